@@ -1,0 +1,84 @@
+"""The process `neuron-remediator`: settings, wiring, life and death. It decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from exporter.service import logs
+from exporter.service.process import StartError, run, serve
+from remediator import settings as settings_module
+from remediator.app import Webhook, make_app
+from remediator.backends.device_taint_rule import DeviceTaintRuleBackend
+from remediator.backends.memory import AnyCluster, MemoryBackend
+from remediator.caches import Caches
+from remediator.cluster import connect, rule_version
+from remediator.credentials import Token
+from remediator.errors import UnavailableError
+from remediator.metrics import Metrics
+from remediator.remediate import Identity, Remediator
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Sequence
+
+    from remediator.backends import Backend, Surroundings
+    from remediator.settings import Settings
+
+Watches = tuple["Coroutine[None, None, None]", ...]
+
+
+async def _backend(settings: Settings, stack: AsyncExitStack) -> tuple[Backend, Surroundings, Watches]:
+    """Make the backend the settings name, what it needs to know of the cluster, and what keeps that current."""
+    if settings.backend == MemoryBackend.name:
+        return MemoryBackend(), AnyCluster(settings.driver), ()
+    api = await stack.enter_async_context(connect(settings.kubeconfig))
+    version = await rule_version(api)
+    caches = Caches(api, driver=settings.driver, rule_version=version)
+    return DeviceTaintRuleBackend(api, version, caches.records), caches, caches.watches()
+
+
+async def _main(settings: Settings) -> None:
+    token = None if settings.token_file is None else await Token.load(settings.token_file)
+    async with AsyncExitStack() as stack:
+        try:
+            backend, surroundings, watches = await _backend(settings, stack)
+        except UnavailableError as error:
+            raise StartError(str(error)) from error
+        metrics = Metrics(records=backend.records, backend=backend.name)
+        remediator = Remediator(
+            backend=backend,
+            surroundings=surroundings,
+            identity=Identity(taint_key=settings.taint_key, cluster=settings.cluster),
+            metrics=metrics,
+            clock=lambda: datetime.now(UTC),
+            elapsed=time.monotonic,
+        )
+        metrics.leader.set(1)  # there is one replica: every remediator acts
+        app = make_app(Webhook(remediator, metrics, token), remediator, metrics)
+        async with asyncio.TaskGroup() as group:
+            background = [group.create_task(watch) for watch in watches]
+            if token is not None and settings.token_file is not None:
+                background.append(group.create_task(token.follow(settings.token_file)))
+            await serve(app, settings.listen_address)
+            for task in background:
+                task.cancel()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the remediator; returns the exit code."""
+
+    async def start() -> None:
+        settings = settings_module.read(sys.argv[1:] if argv is None else argv, os.environ)
+        logs.configure(settings.log_level, settings.log_format)
+        await _main(settings)
+
+    return run(start)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

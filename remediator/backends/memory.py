@@ -1,0 +1,85 @@
+"""Records in memory: for trying the product without a cluster, and the fake for tests.
+
+It keeps the same guards as the API server does (existing names, UIDs, resource versions), so that a decision
+meets the same conflicts. It writes nothing anywhere; a restart forgets everything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from remediator.errors import ConflictError
+from remediator.inventory import Node, NodeMetadata, Target, locate
+from remediator.records import Key, Record, Stored, object_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class MemoryBackend:
+    """A dict of records behind the backend protocol."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self._records: dict[Key, Record] = {}
+        self._writes = 0
+
+    def records(self) -> Iterable[Record]:
+        """Every record there is."""
+        return tuple(self._records.values())
+
+    def record(self, key: Key) -> Record | None:
+        """The record of one fault, or None."""
+        return self._records.get(key)
+
+    async def refresh(self, key: Key) -> None:
+        """Nothing to do: memory is the truth here."""
+
+    async def create(self, record: Record) -> None:
+        """Make a record that is not there; a conflict if it is."""
+        if record.key in self._records:
+            raise ConflictError(f'creating record "{record.key}": it exists already')
+        self._store(record, uid=f"memory-{self._writes + 1}")
+
+    async def update(self, record: Record) -> None:
+        """Write a record over the very version it was read from."""
+        self._store(record, uid=self._held(record, "updating").uid)
+
+    async def delete(self, record: Record) -> None:
+        """Remove the very version that was read; a record already gone is no error."""
+        if record.key in self._records:
+            self._held(record, "deleting")
+            del self._records[record.key]
+
+    def _held(self, record: Record, doing: str) -> Stored:
+        held = self._records.get(record.key)
+        if held is None or held.stored is None or held.stored != record.stored:
+            raise ConflictError(f'{doing} record "{record.key}": it changed since it was read')
+        return held.stored
+
+    def _store(self, record: Record, *, uid: str) -> None:
+        self._writes += 1
+        stored = Stored(object_name(record.key), uid, str(self._writes))
+        self._records[record.key] = replace(record, stored=stored)
+
+
+class AnyCluster:
+    """Surroundings without a cluster: every node exists since long ago, and no slice says otherwise."""
+
+    def __init__(self, driver: str) -> None:
+        self._driver = driver
+
+    def not_ready(self) -> str | None:
+        """Return None: there is nothing to wait for."""
+        return None
+
+    async def node(self, name: str) -> Node | None:
+        """A node of that name."""
+        return Node(NodeMetadata(name, f"memory-{name}", datetime.min.replace(tzinfo=UTC)))
+
+    def locate(self, node: str, device: int) -> Target:
+        """The driver's naming convention."""
+        return locate((), driver=self._driver, node=node, device=device)

@@ -1,0 +1,213 @@
+"""The Kubernetes API server: credentials, one request at a time, and the one translation of its errors.
+
+Nothing else in the package sees an HTTP status of the API server or an exception of its client. Bodies go out as
+plain dicts and come in as the typed, compact structs that the caller names: the client library's models know
+neither DeviceTaintRule v1 nor fields that are newer than they are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from kubernetes_asyncio import client, config
+
+from remediator.errors import ConflictError, ExpiredError, Refusal, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
+
+T = TypeVar("T")
+
+REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=8, connect=4)
+"""A request must end before Alertmanager gives up on the notification behind it (10 s)."""
+
+RESOURCE_API = "/apis/resource.k8s.io"
+RULE_VERSIONS = ("v1", "v1beta2", "v1alpha3")
+"""API versions that may serve DeviceTaintRule, best first; all three write it alike (v1alpha3 from 1.35)."""
+
+_REFUSALS: dict[int, Refusal] = {
+    HTTPStatus.UNAUTHORIZED: Refusal.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN: Refusal.FORBIDDEN,
+    HTTPStatus.UNPROCESSABLE_ENTITY: Refusal.INVALID,
+    HTTPStatus.BAD_REQUEST: Refusal.INVALID,
+    HTTPStatus.NOT_FOUND: Refusal.NOT_SERVED,
+    HTTPStatus.TOO_MANY_REQUESTS: Refusal.THROTTLED,
+}
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """The part of a Kubernetes Status that may be logged."""
+
+    message: str = ""
+    reason: str = ""
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _ResourceList(msgspec.Struct, frozen=True):
+    resources: list[_Resource] = []
+
+
+class Api:
+    """Requests to the API server. Raises `ConflictError`, `ExpiredError` or `UnavailableError`, nothing else."""
+
+    def __init__(self, api_client: client.ApiClient) -> None:
+        self._client = api_client
+
+    async def get(self, path: str, decode_as: type[T], **query: str) -> T | None:
+        """Read one object or list; None when the server says it is not there."""
+        body = await self._request("GET", path, query=query, missing_ok=True)
+        return None if body is None else decode(body, decode_as, path)
+
+    async def create(self, path: str, body: Mapping[str, Any], decode_as: type[T], **query: str) -> T:
+        """Create an object and return it as the server stored it."""
+        return decode(await self._request("POST", path, query=query, body=body) or b"", decode_as, path)
+
+    async def apply(self, path: str, body: Mapping[str, Any], decode_as: type[T], **query: str) -> T:
+        """Server-side apply an object and return it as the server stored it."""
+        content_type = "application/apply-patch+yaml"
+        answer = await self._request("PATCH", path, query=query, body=body, content_type=content_type)
+        return decode(answer or b"", decode_as, path)
+
+    async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
+        """Delete exactly that version of exactly that object; one already gone is no error."""
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": {"uid": uid, "resourceVersion": resource_version},
+        }
+        await self._request("DELETE", path, body=options, missing_ok=True)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, limits: aiohttp.ClientTimeout, **query: str
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Open a watch and hand out its lines."""
+        async with _translated(f"watching {path}"):
+            response = await self._open("GET", path, query=query, limits=limits)
+            async with response:
+                await _raise_for_status(response, f"watching {path}")
+                yield aiter(response.content)
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+        missing_ok: bool = False,
+    ) -> bytes | None:
+        doing = f"{method} {path}"
+        async with _translated(doing):
+            response = await self._open(
+                method, path, query=query or {}, body=body, content_type=content_type, limits=REQUEST_TIMEOUT
+            )
+            async with response:
+                if missing_ok and response.status == HTTPStatus.NOT_FOUND:
+                    return None
+                await _raise_for_status(response, doing)
+                return await response.read()
+
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str],
+        limits: aiohttp.ClientTimeout,
+        body: Mapping[str, Any] | None = None,
+        content_type: str = "application/json",
+    ) -> aiohttp.ClientResponse:
+        # The client checks no status without preloading and knows no default timeout; both are ours to do.
+        response: aiohttp.ClientResponse = await self._client.call_api(
+            path,
+            method,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=limits,
+        )
+        return response
+
+
+@asynccontextmanager
+async def connect(kubeconfig: Path | None) -> AsyncIterator[Api]:
+    """Connect with the Pod's service account, or with a kubeconfig file when one is named."""
+    configuration = client.Configuration()
+    try:
+        if kubeconfig is None:
+            config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            await config.load_kube_config(str(kubeconfig), client_configuration=configuration)
+    except (config.ConfigException, OSError) as error:
+        raise UnavailableError(
+            Refusal.UNAUTHORIZED,
+            f"reading the cluster's credentials: {error}; expected --kubeconfig or a Pod",
+        ) from error
+    async with client.ApiClient(configuration) as api_client:
+        yield Api(api_client)
+
+
+def object_path(collection: str, name: str) -> str:
+    """Path of one object of a collection."""
+    return f"{collection}/{quote(name, safe='')}"
+
+
+async def rule_version(api: Api) -> str:
+    """Find the API version that serves DeviceTaintRule here; the best one if several do."""
+    for version in RULE_VERSIONS:
+        listed = await api.get(f"{RESOURCE_API}/{version}", _ResourceList)
+        if listed and any(resource.name == "devicetaintrules" for resource in listed.resources):
+            return version
+    raise UnavailableError(
+        Refusal.NOT_SERVED,
+        "discovering DeviceTaintRule: the API server serves no version of it; expected Kubernetes 1.37, or 1.36 "
+        "with the DRADeviceTaintRules gate and resource.k8s.io/v1beta2 enabled",
+    )
+
+
+@asynccontextmanager
+async def _translated(doing: str) -> AsyncIterator[None]:
+    try:
+        yield
+    except TimeoutError as error:
+        raise UnavailableError(Refusal.TIMEOUT, f"{doing}: no answer in time") from error
+    except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
+        raise UnavailableError(Refusal.UNREACHABLE, f"{doing}: {type(error).__name__}") from error
+
+
+async def _raise_for_status(response: aiohttp.ClientResponse, doing: str) -> None:
+    if response.ok:
+        return
+    try:
+        status = msgspec.json.decode(await response.read(), type=_Status)
+    except msgspec.DecodeError:
+        # A proxy's page, not the API server's answer: its text is nobody's business in a log.
+        status = _Status()
+    message = f"{doing}: {response.status} {status.message[:256] or status.reason}".rstrip()
+    if response.status == HTTPStatus.CONFLICT:
+        raise ConflictError(message)
+    if response.status == HTTPStatus.GONE:
+        raise ExpiredError(message)
+    raise UnavailableError(_REFUSALS.get(response.status, Refusal.SERVER_ERROR), message)
+
+
+def decode(body: bytes | msgspec.Raw, decode_as: type[T], path: str) -> T:
+    """Decode what the API server sent; raises `UnavailableError` when it does not fit the struct."""
+    try:
+        return msgspec.json.decode(body, type=decode_as)
+    except msgspec.DecodeError as error:
+        raise UnavailableError(Refusal.UNREADABLE, f"reading {path}: {error}") from error

@@ -1,0 +1,59 @@
+"""The webhook's bearer token: read from a file that may change while the service runs.
+
+The token is compared in constant time and never logged. Reading happens off the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from typing import TYPE_CHECKING
+
+from watchfiles import awatch
+
+from exporter.service.process import StartError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_LOG = logging.getLogger(__name__)
+
+
+class Token:
+    """The token now in force. A file that became unreadable or empty leaves the last good token in force."""
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+
+    @classmethod
+    async def load(cls, path: Path) -> Token:
+        """Read the file for the first time; raises `StartError` when there is no token in it."""
+        try:
+            return cls(await asyncio.to_thread(_read, path))
+        except (OSError, ValueError) as error:
+            raise StartError(f"reading the webhook token from {str(path)!r}: {error}") from error
+
+    def admits(self, authorization: str) -> bool:
+        """Say whether an Authorization header carries the token."""
+        scheme, _, given = authorization.partition(" ")
+        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
+
+    async def follow(self, path: Path) -> None:
+        """Take over a changed file, until cancelled. The folder is watched: a Secret is swapped by symlink."""
+        async for _ in awatch(path.parent, recursive=False):
+            try:
+                token = await asyncio.to_thread(_read, path)
+            except (OSError, ValueError) as error:
+                _LOG.warning("reading the webhook token: keeping the last good one", extra={"error": str(error)})
+                continue
+            if token != self._token:
+                self._token = token
+                _LOG.info("webhook token changed")
+
+
+def _read(path: Path) -> bytes:
+    token = path.read_bytes().strip()
+    if not token:
+        raise ValueError("the file is empty; expected a token")
+    return token

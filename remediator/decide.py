@@ -1,0 +1,203 @@
+"""Alert × node × record × target → what to do. Pure: no clock, no I/O, no client.
+
+The rules this module keeps: no evidence, no change. A resolved notification and a missing alert are no evidence.
+A firing makes or raises a record and never weakens it. Only the clear alert removes one, and only the very
+episode it names. The same inputs in any order end the same.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from alerts.faults import FAULTS, Remediation
+from remediator.records import Key, Record, State, Taint, episode_of
+
+if TYPE_CHECKING:
+    from remediator.inventory import Node, Target
+    from remediator.notification import Alert
+
+YOUNG_NODE = timedelta(minutes=10)
+"""While a Node is younger, an alert that began before it speaks of the machine that had the name before."""
+
+# A Node name is a DNS-1123 subdomain; an address with a port or an empty text is not one, and guessing would
+# taint the wrong machine.
+_NODE = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+_NODE_LIMIT = 253
+_DEVICE = re.compile(r"0|[1-9][0-9]{0,3}")
+
+
+class Outcome(StrEnum):
+    """What became of one alert; the closed set behind `neuron_remediator_alerts_total`."""
+
+    APPLIED = "applied"
+    UNCHANGED = "unchanged"
+    CLEARED = "cleared"
+    HEARTBEAT = "heartbeat"
+    FAILED = "failed"
+    IGNORED_RESOLVED = "ignored_resolved"
+    IGNORED_UNKNOWN_ALERT = "ignored_unknown_alert"
+    IGNORED_UNKNOWN_FAULT = "ignored_unknown_fault"
+    IGNORED_NO_IDENTITY = "ignored_no_identity"
+    IGNORED_OTHER_CLUSTER = "ignored_other_cluster"
+    IGNORED_UNKNOWN_NODE = "ignored_unknown_node"
+    IGNORED_BEFORE_NODE = "ignored_before_node"
+    IGNORED_NO_RECORD = "ignored_no_record"
+    IGNORED_LATCHED = "ignored_latched"
+    IGNORED_STALE_EPISODE = "ignored_stale_episode"
+
+
+@dataclass(frozen=True, slots=True)
+class Fired:
+    """A firing fault or latch alert: evidence that the fault is there. `started` is never in the future."""
+
+    key: Key
+    started: datetime
+    latched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cleared:
+    """A firing clear alert: evidence that one episode of the fault is over."""
+
+    key: Key
+    episode: str
+
+
+def triage(alert: Alert, *, cluster: str | None, received: datetime) -> Fired | Cleared | Outcome:
+    """Read what one alert says, or why it says nothing here.
+
+    `received` bounds the alert's start: a sender whose clock is ahead must not make later firings look old.
+    """
+    labels = alert.labels
+    if alert.status != "firing":
+        return Outcome.IGNORED_RESOLVED
+    if cluster is not None and labels.get("cluster") != cluster:
+        return Outcome.IGNORED_OTHER_CLUSTER
+    try:
+        remediation = Remediation(labels.get("remediation", ""))
+    except ValueError:
+        return Outcome.IGNORED_UNKNOWN_ALERT
+    if remediation is Remediation.HEARTBEAT:
+        return Outcome.HEARTBEAT
+    key = _identity(labels)
+    if isinstance(key, Outcome):
+        return key
+    if remediation is not Remediation.CLEAR:
+        return Fired(key, min(alert.starts_at, received), latched=remediation is Remediation.LATCH)
+    episode = labels.get("episode", "")
+    return Cleared(key, episode) if episode else Outcome.IGNORED_NO_IDENTITY
+
+
+def _identity(labels: dict[str, str]) -> Key | Outcome:
+    node, device, fault = (labels.get(name, "") for name in ("node", "device", "fault"))
+    if not (node and device and fault):
+        return Outcome.IGNORED_NO_IDENTITY
+    if len(node) > _NODE_LIMIT or not _NODE.fullmatch(node) or not _DEVICE.fullmatch(device):
+        return Outcome.IGNORED_NO_IDENTITY
+    if fault not in FAULTS:
+        return Outcome.IGNORED_UNKNOWN_FAULT
+    return Key(node, int(device), fault)
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make the record; the cluster has none."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """Write the record over the one it was read from."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Delete a void record, then make the new one.
+
+    Never applied over: the new machine would inherit the time at which the old one was tainted.
+    """
+
+    void: Record
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove the record: its fault is proven over."""
+
+    record: Record
+
+
+Action = Create | Update | Replace | Delete
+
+
+def decide_fired(
+    fired: Fired, *, node: Node | None, record: Record | None, target: Target, taint_key: str, now: datetime
+) -> Action | Outcome:
+    """Answer a firing. `node` is None only when a live read found no such Node."""
+    if node is None:
+        return Outcome.IGNORED_UNKNOWN_NODE
+    created = node.metadata.creation_timestamp
+    if fired.started < created and now - created < YOUNG_NODE:
+        return Outcome.IGNORED_BEFORE_NODE
+    new = _new_record(fired, node, target, taint_key)
+    if record is None:
+        return Create(new)
+    if record.node_uid != node.metadata.uid:
+        return Replace(record, new)
+    taken_in = _take_in(record, new)
+    return Outcome.UNCHANGED if taken_in == record else Update(taken_in)
+
+
+def _new_record(fired: Fired, node: Node, target: Target, taint_key: str) -> Record:
+    fault = FAULTS[fired.key.fault]
+    return Record(
+        key=fired.key,
+        node_uid=node.metadata.uid,
+        target=target,
+        taint=Taint(taint_key, fault.value, fault.effect),
+        latched=fault.latched or fired.latched,
+        episode=episode_of(fired.started),
+        first_fired=fired.started,
+        last_fired=fired.started,
+        reason=fault.alert,
+    )
+
+
+def _take_in(record: Record, new: Record) -> Record:
+    """Merge a firing into the record that stands: newest spell, strongest effect, latched for good."""
+    if record.state in (State.RELEASED, State.OPTED_OUT, State.COVERED):
+        # Somebody else's word stands above a firing; only the sticky mark is kept.
+        return replace(record, latched=record.latched or new.latched)
+    newest = max(record, new, key=lambda one: one.last_fired)
+    stronger = max(record, new, key=lambda one: one.taint.effect.rank)
+    return replace(
+        record,
+        # A slice may be gone for a while (the kubelet wipes it at every start): that moves nothing.
+        target=new.target if new.target.placed else record.target,
+        taint=replace(new.taint, effect=stronger.taint.effect),
+        state=State.ACTIVE,
+        latched=record.latched or new.latched,
+        episode=newest.episode,
+        last_fired=newest.last_fired,
+        first_fired=min(record.first_fired, new.first_fired),
+        reason=new.reason,
+    )
+
+
+def decide_cleared(cleared: Cleared, *, record: Record | None) -> Action | Outcome:
+    """Answer a clear alert: the record goes only if it is not latched and the alert names its very episode."""
+    if record is None:
+        return Outcome.IGNORED_NO_RECORD
+    if record.latched:
+        return Outcome.IGNORED_LATCHED
+    if record.episode != cleared.episode:
+        return Outcome.IGNORED_STALE_EPISODE
+    return Delete(record)

@@ -1,0 +1,151 @@
+"""List, then watch: one collection of the cluster, kept in memory.
+
+It knows how to stay current (pages, bookmarks, an expired version, a dead peer), not what the objects mean: every
+object goes to a sink. It never gives up and never ends by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+
+import aiohttp
+import msgspec
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+
+from remediator.cluster import Api, decode
+from remediator.errors import ExpiredError, Refusal, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_LOG = logging.getLogger(__name__)
+
+_PAGE = "500"
+_WATCH_SECONDS = 300
+# Bookmarks come about once a minute; twice that without a byte means that nobody is there any more.
+_WATCH_TIMEOUT = aiohttp.ClientTimeout(total=_WATCH_SECONDS + 30, connect=4, sock_read=130)
+
+T = TypeVar("T")
+
+
+class Sink(Protocol[T]):
+    """Where the objects go."""
+
+    def replace(self, objects: list[T], resource_version: str) -> None:
+        """Take the whole collection, as it was at that version."""
+
+    def put(self, object_: T) -> None:
+        """Take one object that was added or changed."""
+
+    def remove(self, object_: T) -> None:
+        """Drop one object that was deleted."""
+
+
+class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata
+    items: list[msgspec.Raw]
+
+
+class _Event(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+class _AnyObject(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata = _ListMetadata()
+    code: int = 0
+    message: str = ""
+
+
+@dataclass(slots=True)
+class ListWatch(Generic[T]):
+    """Keeps `sink` equal to the collection at `path`; `kind` is the struct each object is decoded to."""
+
+    api: Api
+    path: str
+    kind: type[T]
+    sink: Sink[T]
+    query: Mapping[str, str]
+    synced: asyncio.Event
+
+    async def run(self) -> None:
+        """List and watch until cancelled. Trouble is logged once per attempt and met with backoff."""
+        while True:
+            retrying = AsyncRetrying(
+                retry=retry_if_exception_type((UnavailableError, ExpiredError)),
+                wait=wait_random_exponential(multiplier=0.2, max=10),
+                before_sleep=self._log_attempt,
+            )
+            version: str = await retrying(self._list)
+            self.synced.set()
+            await self._follow(version)
+            # A server that lists well and cuts every watch must not be asked in a tight loop.
+            await asyncio.sleep(random.uniform(0.1, 0.5))  # noqa: S311 - spreads load, keeps no secret
+
+    def _log_attempt(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        _LOG.warning(
+            "listing: will retry",
+            extra={"path": self.path, "attempt": state.attempt_number, "error": str(error)},
+        )
+
+    async def _follow(self, version: str) -> None:
+        """Watch from one version on, until a new list is needed."""
+        try:
+            while True:
+                version = await self._watch(version)
+        except ExpiredError:
+            _LOG.info("watching: the version expired, listing anew", extra={"path": self.path})
+        except UnavailableError as error:
+            _LOG.warning("watching: listing anew", extra={"path": self.path, "error": str(error)})
+
+    async def _list(self) -> str:
+        objects: list[T] = []
+        token = ""
+        while True:
+            query = dict(self.query) | {"limit": _PAGE} | ({"continue": token} if token else {})
+            page = await self.api.get(self.path, _Page, **query)
+            if page is None:
+                raise UnavailableError(Refusal.NOT_SERVED, f"listing {self.path}: not served")
+            objects += [decode(item, self.kind, self.path) for item in page.items]
+            token = page.metadata.continue_
+            if not token:
+                self.sink.replace(objects, page.metadata.resource_version)
+                return page.metadata.resource_version
+
+    async def _watch(self, version: str) -> str:
+        query = dict(self.query) | {
+            "watch": "1",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": version,
+            "timeoutSeconds": str(_WATCH_SECONDS),
+        }
+        async with self.api.stream(self.path, limits=_WATCH_TIMEOUT, **query) as lines:
+            async for line in lines:
+                version = self._event(line) or version
+        return version
+
+    def _event(self, line: bytes) -> str:
+        event = decode(line, _Event, self.path)
+        about = decode(event.object, _AnyObject, self.path)
+        match event.type:
+            case "ADDED" | "MODIFIED":
+                self.sink.put(decode(event.object, self.kind, self.path))
+            case "DELETED":
+                self.sink.remove(decode(event.object, self.kind, self.path))
+            case "ERROR" if about.code == 410:  # noqa: PLR2004 - HTTP 410, as the Status says it
+                raise ExpiredError(f"watching {self.path}: {about.message}")
+            case "ERROR":
+                raise UnavailableError(Refusal.SERVER_ERROR, f"watching {self.path}: {about.message}")
+            case _:
+                pass  # a bookmark: only its version matters
+        return about.metadata.resource_version

@@ -1,0 +1,120 @@
+"""The remediator's own metrics. Names and labels are public: see CHANGELOG before touching one.
+
+Counters are born at zero with every value of their closed label sets, so that a first increase is seen. The record
+series are built anew each scrape from the records themselves, so they always equal what is there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from exporter.service.build_info import service_registry
+from remediator.decide import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.metrics_core import Metric
+
+    from remediator.records import Record
+
+RESULTS = ("accepted", "malformed", "unauthorized", "too_large", "timeout", "not_ready", "failed")
+"""What became of one webhook request."""
+
+ACTIONS = ("create", "update", "delete")
+ACTION_RESULTS = ("ok", "conflict", "failed")
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+
+
+class Metrics:
+    """One registry with everything in it."""
+
+    def __init__(self, *, records: Callable[[], Iterable[Record]], backend: str) -> None:
+        self.registry: CollectorRegistry = service_registry("neuron_remediator_build_info")
+        self.notifications = Counter(
+            "neuron_remediator_notifications",
+            "Webhook requests by what became of them.",
+            ["result"],
+            registry=self.registry,
+        )
+        self.alerts = Counter(
+            "neuron_remediator_alerts",
+            "Alerts in accepted notifications by what became of them.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.truncated = Counter(
+            "neuron_remediator_truncated_alerts",
+            "Alerts that Alertmanager left out of notifications; max_alerts must be 0 on the route.",
+            registry=self.registry,
+        )
+        self.actions = Counter(
+            "neuron_remediator_actions",
+            "Writes of records by result.",
+            ["action", "backend", "result"],
+            registry=self.registry,
+        )
+        self.decide_duration = Histogram(
+            "neuron_remediator_decide_duration_seconds",
+            "Time from the receipt of a notification to the decision on one of its alerts.",
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.apply_duration = Histogram(
+            "neuron_remediator_apply_duration_seconds",
+            "Time from the receipt of a notification to the acknowledged write for one of its alerts.",
+            buckets=_BUCKETS,
+            registry=self.registry,
+        )
+        self.heartbeat = Gauge(
+            "neuron_remediator_heartbeat_timestamp_seconds",
+            "When the heartbeat alert was last received; 0 until the first one.",
+            registry=self.registry,
+        )
+        self.leader = Gauge("neuron_remediator_leader", "1 on the replica that acts on alerts.", registry=self.registry)
+        for result in RESULTS:
+            self.notifications.labels(result)
+        for outcome in Outcome:
+            self.alerts.labels(outcome)
+        for action in ACTIONS:
+            for result in ACTION_RESULTS:
+                self.actions.labels(action, backend, result)
+        self.registry.register(_RecordCollector(records))
+
+
+class _RecordCollector(Collector):
+    """Records → `neuron_remediator_record`, one line each."""
+
+    LABELS = ("node", "device", "fault", "effect", "state", "latched", "episode")
+
+    def __init__(self, records: Callable[[], Iterable[Record]]) -> None:
+        self._records = records
+
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily(
+            "neuron_remediator_record",
+            "1 for each fault on a device that a record in the cluster stands for.",
+            labels=self.LABELS,
+        )
+        for record in self._records():
+            family.add_metric(_labels(record), 1)
+        yield family
+
+
+def _labels(record: Record) -> tuple[str, ...]:
+    key = record.key
+    latched = "true" if record.latched else "false"
+    return (
+        key.node,
+        str(key.device),
+        key.fault,
+        str(record.taint.effect),
+        str(record.state),
+        latched,
+        record.episode,
+    )

@@ -1,0 +1,276 @@
+"""One fault on one device as an object in the cluster, and back. Pure.
+
+The cluster is the only database: everything the remediator knows of a fault is on its DeviceTaintRule, as
+labels and annotations, so that a restart loses nothing. Nothing here talks to the API server or decides.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from alerts.faults import Effect
+from remediator.inventory import Target
+
+MANAGER = "neuron-remediator"
+"""Field manager, and the mark by which our objects are found."""
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+_PREFIX = f"{MANAGER}/"
+_NAME_LIMIT = 253
+"""Longest object name the API server takes (a DNS subdomain)."""
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+
+class State(StrEnum):
+    """Why a record's effect is what it is.
+
+    active: as decided · withheld: would be stronger, budget or evidence is missing · covered: the driver's own
+    taint is at least as strong · released: lifted by an operator's word until a time · opted-out: the Node says so.
+    """
+
+    ACTIVE = "active"
+    WITHHELD = "withheld"
+    COVERED = "covered"
+    RELEASED = "released"
+    OPTED_OUT = "opted-out"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """Which record: the same fault on the same device has the same key, whoever reports it."""
+
+    node: str
+    device: int
+    fault: str
+
+    def __str__(self) -> str:
+        return f"{self.node}/{self.device}/{self.fault}"
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """Key, value and effect of a taint."""
+
+    key: str
+    value: str
+    effect: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Where and in which version the cluster holds the record: the preconditions of the next write."""
+
+    name: str
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """One fault on one device. `stored` is None until the cluster has it.
+
+    `last_fired` is the start of the newest firing taken in, and `episode` names the spell that began then.
+    """
+
+    key: Key
+    node_uid: str
+    target: Target
+    taint: Taint
+    state: State = State.ACTIVE
+    latched: bool
+    episode: str
+    first_fired: datetime
+    last_fired: datetime
+    reason: str
+    stored: Stored | None = None
+
+
+def episode_of(started: datetime) -> str:
+    """Name one spell of a fault by its start.
+
+    Derived instead of drawn at random, so that repeating a half-done write ends in the same object, and so that
+    evidence about an earlier spell can never name a later one.
+    """
+    digest = hashlib.sha256(started.isoformat(timespec="microseconds").encode()).digest()
+    return base64.b32encode(digest[:5]).decode().lower()
+
+
+def object_name(key: Key) -> str:
+    """Name the record's object: readable, and shortened with a hash where the API server's limit demands it."""
+    name = f"neuron-health.{key.node}.{key.device}.{key.fault.replace('_', '-')}"
+    if len(name) <= _NAME_LIMIT:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
+    return f"{name[: _NAME_LIMIT - 13].rstrip('.-')}-{digest}"
+
+
+def to_object(record: Record, api_version: str) -> dict[str, Any]:
+    """Write the record as a DeviceTaintRule, for a create or (with `stored`) for a guarded server-side apply.
+
+    `timeAdded` is never sent: sending it would restart every toleration's clock, and the server sets it.
+    """
+    metadata: dict[str, Any] = {
+        "name": object_name(record.key),
+        "labels": {
+            MANAGED_BY: MANAGER,
+            f"{_PREFIX}device": str(record.key.device),
+            f"{_PREFIX}fault": record.key.fault,
+        },
+        "annotations": _annotations(record),
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": record.key.node, "uid": record.node_uid}],
+    }
+    if record.stored is not None:
+        metadata |= {
+            "name": record.stored.name,
+            "uid": record.stored.uid,
+            "resourceVersion": record.stored.resource_version,
+        }
+    target, taint = record.target, record.taint
+    return {
+        "apiVersion": api_version,
+        "kind": "DeviceTaintRule",
+        "metadata": metadata,
+        "spec": {
+            "deviceSelector": {"driver": target.driver, "pool": target.pool, "device": target.device},
+            "taint": {"key": taint.key, "value": taint.value, "effect": str(taint.effect)},
+        },
+    }
+
+
+def _annotations(record: Record) -> dict[str, str]:
+    values = {
+        "node": record.key.node,
+        "node-uid": record.node_uid,
+        "state": str(record.state),
+        "reason": record.reason,
+        "latched": _bool(record.latched),
+        "placed": _bool(record.target.placed),
+        "episode": record.episode,
+        "first-fired": _time(record.first_fired),
+        "last-fired": _time(record.last_fired),
+    }
+    return {f"{_PREFIX}{name}": value for name, value in values.items()}
+
+
+def _bool(value: bool) -> str:  # noqa: FBT001 - the value to print is the whole point
+    return "true" if value else "false"
+
+
+def _time(value: datetime) -> str:
+    return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+class RuleMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    """What is kept of a DeviceTaintRule's metadata."""
+
+    name: str
+    uid: str
+    resource_version: str
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+
+
+class RuleSelector(msgspec.Struct, frozen=True):
+    """Which devices a rule taints; an absent field matches everything."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+
+
+class RuleTaint(msgspec.Struct, frozen=True):
+    """The taint of a rule."""
+
+    key: str
+    effect: str
+    value: str = ""
+
+
+class RuleSpec(msgspec.Struct, frozen=True, rename="camel"):
+    """A rule's content."""
+
+    taint: RuleTaint
+    device_selector: RuleSelector = RuleSelector()
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """A DeviceTaintRule, as v1, v1beta2 and v1alpha3 (from 1.35) all write it."""
+
+    metadata: RuleMetadata
+    spec: RuleSpec
+
+
+def from_object(rule: Rule) -> Record | None:
+    """Read a record from a rule; None for a rule that is not ours or that no longer says which fault it is.
+
+    Whatever else a hand has damaged is read on the safe side: latched unless it says "false", an unknown effect
+    as None (as Kubernetes itself does), a missing time as long ago, so that the next firing writes it anew.
+    """
+    metadata, spec = rule.metadata, rule.spec
+    annotations = {
+        name.removeprefix(_PREFIX): value for name, value in metadata.annotations.items() if name.startswith(_PREFIX)
+    }
+    key = _key(metadata, annotations)
+    if key is None:
+        return None
+    selector = spec.device_selector
+    try:
+        target = Target(selector.driver, selector.pool, selector.device, placed=annotations.get("placed") == "true")
+    except ValueError:
+        # Somebody emptied the selector of our rule: it taints more than it should, and is not read as a record.
+        return None
+    return Record(
+        key=key,
+        node_uid=annotations.get("node-uid", ""),
+        target=target,
+        taint=Taint(spec.taint.key, spec.taint.value, _effect(spec.taint.effect)),
+        state=_state(annotations.get("state", "")),
+        latched=annotations.get("latched") != "false",
+        episode=annotations.get("episode", ""),
+        first_fired=_moment(annotations.get("first-fired", "")),
+        last_fired=_moment(annotations.get("last-fired", "")),
+        reason=annotations.get("reason", ""),
+        stored=Stored(metadata.name, metadata.uid, metadata.resource_version),
+    )
+
+
+def _key(metadata: RuleMetadata, annotations: dict[str, str]) -> Key | None:
+    if metadata.labels.get(MANAGED_BY) != MANAGER:
+        return None
+    node = annotations.get("node", "")
+    device = metadata.labels.get(f"{_PREFIX}device", "")
+    fault = metadata.labels.get(f"{_PREFIX}fault", "")
+    if not (node and fault and device.isascii() and device.isdigit()):
+        return None
+    key = Key(node, int(device), fault)
+    return key if object_name(key) == metadata.name else None
+
+
+def _effect(text: str) -> Effect:
+    try:
+        return Effect(text)
+    except ValueError:
+        return Effect.NONE
+
+
+def _state(text: str) -> State:
+    try:
+        return State(text)
+    except ValueError:
+        return State.ACTIVE
+
+
+def _moment(text: str) -> datetime:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return _NEVER
+    return moment.astimezone(UTC) if moment.tzinfo else _NEVER

@@ -1,0 +1,231 @@
+"""Carries one notification through: alert → decision → backend, with one writer a record.
+
+It owns order and repetition, not judgement: decisions are `remediator.decide`'s. Every step may be repeated, so a
+notification that failed half-way is simply asked for again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+
+from remediator.decide import (
+    Action,
+    Cleared,
+    Create,
+    Delete,
+    Fired,
+    Outcome,
+    Replace,
+    Update,
+    decide_cleared,
+    decide_fired,
+    triage,
+)
+from remediator.errors import ConflictError, Refusal, UnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+    from datetime import datetime
+
+    from remediator.backends import Backend, Surroundings
+    from remediator.metrics import Metrics
+    from remediator.notification import Alert, Notification
+    from remediator.records import Key, Record
+
+_LOG = logging.getLogger(__name__)
+_AUDIT = logging.getLogger("remediator.audit")
+
+_CONCURRENT_ALERTS = 32
+"""Alerts of one notification worked on at once; more than this gains nothing at the API server."""
+
+_ATTEMPTS = 6
+"""Decisions on one alert before a conflict that does not end is the sender's to repeat."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Whose alerts count, and how a taint is marked."""
+
+    taint_key: str
+    cluster: str | None
+
+
+class Remediator:
+    """Turns notifications into records.
+
+    `clock` is the wall clock (UTC); `elapsed` is a monotonic clock in seconds, for durations.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        surroundings: Surroundings,
+        identity: Identity,
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+        elapsed: Callable[[], float],
+    ) -> None:
+        self._backend = backend
+        self._surroundings = surroundings
+        self._identity = identity
+        self._metrics = metrics
+        self._clock = clock
+        self._elapsed = elapsed
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._cluster_seen: str | None = None
+
+    def not_ready(self) -> str | None:
+        """Why no notification can be taken now, or None."""
+        return self._surroundings.not_ready()
+
+    async def handle(self, notification: Notification) -> None:
+        """Act on every alert of the notification.
+
+        Raises `UnavailableError` when at least one could not be carried out; the others have been.
+        """
+        received, started = self._clock(), self._elapsed()
+        slots = asyncio.Semaphore(_CONCURRENT_ALERTS)
+        failures: list[UnavailableError] = []
+
+        async def one(alert: Alert) -> None:
+            async with slots:
+                try:
+                    outcome = await self._alert(alert, received, started)
+                except UnavailableError as error:
+                    outcome = Outcome.FAILED
+                    failures.append(error)
+                self._metrics.alerts.labels(outcome).inc()
+
+        self._metrics.truncated.inc(max(notification.truncated_alerts, 0))
+        if notification.truncated_alerts > 0:
+            _LOG.error(
+                "notification is truncated: alerts were lost; expected max_alerts 0 on the route",
+                extra={"truncated": notification.truncated_alerts},
+            )
+        async with asyncio.TaskGroup() as group:
+            for alert in notification.alerts:
+                group.create_task(one(alert))
+        if failures:
+            raise failures[0]
+
+    async def _alert(self, alert: Alert, received: datetime, started: float) -> Outcome:
+        meaning = triage(alert, cluster=self._expected_cluster(alert), received=received)
+        if isinstance(meaning, Outcome):
+            if meaning is Outcome.HEARTBEAT:
+                self._metrics.heartbeat.set(received.timestamp())
+            return meaning
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(ConflictError),
+            stop=stop_after_attempt(_ATTEMPTS),
+            wait=wait_random_exponential(multiplier=0.02, max=0.5),
+            reraise=True,
+        )
+        async with self._one_writer(meaning.key):
+            try:
+                async for attempt in retrying:
+                    with attempt:
+                        if attempt.retry_state.attempt_number > 1:
+                            await self._backend.refresh(meaning.key)
+                        outcome = await self._decide_and_act(meaning, started)
+            except ConflictError as error:
+                raise UnavailableError(
+                    Refusal.CONFLICT,
+                    f'writing record "{meaning.key}": still in conflict after {_ATTEMPTS} attempts',
+                ) from error
+        return outcome
+
+    def _expected_cluster(self, alert: Alert) -> str | None:
+        """Without --cluster the first cluster that speaks is ours: node names repeat between clusters."""
+        if self._identity.cluster is not None:
+            return self._identity.cluster
+        named = alert.labels.get("cluster") or None
+        if self._cluster_seen is None:
+            self._cluster_seen = named
+        return self._cluster_seen if named is not None else None
+
+    async def _decide_and_act(self, meaning: Fired | Cleared, started: float) -> Outcome:
+        decision = await self._decide(meaning)
+        self._metrics.decide_duration.observe(self._elapsed() - started)
+        if isinstance(decision, Outcome):
+            return decision
+        for step, record in _steps(decision):
+            await self._act(step, record)
+        self._metrics.apply_duration.observe(self._elapsed() - started)
+        return Outcome.CLEARED if isinstance(decision, Delete) else Outcome.APPLIED
+
+    async def _decide(self, meaning: Fired | Cleared) -> Action | Outcome:
+        if isinstance(meaning, Cleared):
+            return decide_cleared(meaning, record=self._backend.record(meaning.key))
+        node = await self._surroundings.node(meaning.key.node)
+        # Read after the await: the record may have changed meanwhile.
+        return decide_fired(
+            meaning,
+            node=node,
+            record=self._backend.record(meaning.key),
+            target=self._surroundings.locate(meaning.key.node, meaning.key.device),
+            taint_key=self._identity.taint_key,
+            now=self._clock(),
+        )
+
+    async def _act(self, step: str, record: Record) -> None:
+        write = {
+            "create": self._backend.create,
+            "update": self._backend.update,
+            "delete": self._backend.delete,
+        }[step]
+        result = "failed"
+        try:
+            await write(record)
+            result = "ok"
+        except ConflictError:
+            result = "conflict"
+            raise
+        except UnavailableError as error:
+            _LOG.warning(
+                "writing record: failed",
+                extra={"record": str(record.key), "action": step, "error": str(error)},
+            )
+            raise
+        finally:
+            self._metrics.actions.labels(step, self._backend.name, result).inc()
+        _AUDIT.info(step, extra=_audit(record))
+
+    @asynccontextmanager
+    async def _one_writer(self, key: Key) -> AsyncIterator[None]:
+        # Weak: a lock lives as long as somebody holds or awaits it, so a million faults leave none behind.
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            yield
+
+
+def _steps(action: Action) -> tuple[tuple[str, Record], ...]:
+    match action:
+        case Create(record):
+            return (("create", record),)
+        case Update(record):
+            return (("update", record),)
+        case Replace(void, record):
+            return (("delete", void), ("create", record))
+        case Delete(record):
+            return (("delete", record),)
+
+
+def _audit(record: Record) -> dict[str, str | int | bool]:
+    return {
+        "node": record.key.node,
+        "device": record.key.device,
+        "fault": record.key.fault,
+        "target": f"{record.target.driver}/{record.target.pool}/{record.target.device}",
+        "effect": str(record.taint.effect),
+        "state": str(record.state),
+        "latched": record.latched,
+        "episode": record.episode,
+    }
