@@ -1,0 +1,72 @@
+# Everything a developer does here. `make` alone lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help check lint types contracts generated test test-fast test-slow stack demo demo-cluster bench format \
+	generate requirements clean
+
+PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+BIN := .venv/bin
+READY := .venv/.ready
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+check: lint types contracts generated test ## Everything that must hold before a change lands (builds the stack once)
+
+lint: $(READY) ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## mypy, strict
+	$(BIN)/mypy
+
+contracts: $(READY) ## import contracts between the packages
+	$(BIN)/lint-imports
+
+generated: $(READY) ## generated files are current
+	$(BIN)/python -m alerts check
+
+test: $(READY) ## All tests but the slow ones, on the real stack
+	$(BIN)/python -m pytest -m "not slow"
+
+test-fast: $(READY) ## Tests that need no stack, under a minute
+	$(BIN)/python -m pytest -m "not stack and not slow"
+
+test-slow: $(READY) ## The slow tests alone
+	$(BIN)/python -m pytest -m slow
+
+stack: $(READY) ## Build Kubernetes, etcd, Prometheus and Alertmanager once into the cache
+	$(BIN)/python -m tests.stack build
+
+demo: $(READY) ## A fault, from driver file to taint and back, without a cluster (KEEP=1 leaves it running)
+	@$(BIN)/python -m tests.demo
+
+demo-cluster: $(READY) ## The same on the real control plane, with the eviction of a pod (KEEP=1 leaves it running)
+	@$(BIN)/python -m tests.demo --cluster
+
+bench: $(READY) ## Speed as ratios to a floor on the real stack; writes build/bench.json
+	@$(BIN)/python -m tests.bench
+
+format: $(READY) ## Rewrite the sources in the project's format
+	$(BIN)/ruff check --fix --exit-zero .
+	$(BIN)/ruff format .
+
+generate: $(READY) ## Rewrite the generated files
+	$(BIN)/python -m alerts generate
+
+requirements: $(READY) ## Renew the hashed developer requirements
+	$(BIN)/pip install --quiet uv
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--custom-compile-command "make requirements" --group pyproject.toml:dev pyproject.toml -o requirements-dev.txt
+
+clean: ## Remove what was built here (the stack cache stays)
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(READY): requirements-dev.txt pyproject.toml
+	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "making .venv: expected Python 3.11 or newer with its venv module (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "installing the development tools into .venv …"
+	@"$(PYTHON)" -m venv .venv
+	@$(BIN)/pip install --quiet --require-hashes -r requirements-dev.txt
+	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@

@@ -1,0 +1,148 @@
+"""Everything between a driver file and a taint, as the processes that ship, around a simulated node.
+
+Exporter, Prometheus, Alertmanager and remediator run as they would in a cluster; the driver files are the only
+fake. With a control plane the remediator writes to it; without one it keeps its records in memory. Ports and
+configuration stay the same over restarts of any part.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.simulation.driver import SimulatedDriver
+from tests.stack.binaries import locate
+from tests.stack.config import alertmanager_config, prometheus_config
+from tests.stack.http import Response, is_ok, request
+from tests.stack.monitoring import Alertmanager, Prometheus
+from tests.stack.process import Process, free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import TracebackType
+    from typing import Self
+
+    from tests.stack.controlplane import ControlPlane
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "alerts/neuron-device-health.rules.yaml"
+TOKEN = "stack-token"
+
+
+class Service:
+    """One of the two services of the product as a process with a fixed address."""
+
+    def __init__(self, package: str, directory: Path, arguments: tuple[str, ...]) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{self.address}"
+        command = (sys.executable, "-m", package, f"--web.listen-address={self.address}", *arguments)
+        self.process = Process(package, command, directory)
+
+    def start(self) -> None:
+        """Start it; returns once it is ready."""
+        self.process.start()
+        self.process.wait_ready(lambda: is_ok(f"{self.url}/readyz"))
+
+    def metrics(self) -> list[tuple[str, dict[str, str], float]]:
+        """Every sample on its page."""
+        page = request("GET", f"{self.url}/metrics").text
+        return [
+            (sample.name, sample.labels, sample.value)
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        ]
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The one sample of that name whose labels include these; None if there is none."""
+        found = [value for sample, own, value in self.metrics() if sample == name and labels.items() <= own.items()]
+        if len(found) > 1:
+            raise AssertionError(f'reading "{name}" with {labels}: expected one sample, got {len(found)}')
+        return found[0] if found else None
+
+
+class Pipeline:
+    """A node with `devices` Neuron devices, and the whole way from its driver files to a taint."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        node: str,
+        control_plane: ControlPlane | None = None,
+        devices: int = 16,
+        heartbeat_timeout: str = "3s",
+        find: Callable[[str], Path] = locate,
+    ) -> None:
+        self.node = node
+        self.directory = directory
+        self.driver = SimulatedDriver(directory / "sys", devices=devices)
+        self._token_file = directory / "token"
+        self._token_file.write_text(f"{TOKEN}\n", encoding="utf-8")
+        exporter_flags = (f"--sysfs.root={self.driver.root}", f"--sysfs.heartbeat-timeout={heartbeat_timeout}")
+        self.exporter = Service("exporter", directory, exporter_flags)
+        self.remediator = Service("remediator", directory, self._remediator_flags(control_plane))
+        self.webhook_url = f"{self.remediator.url}/api/v1/alerts"
+        self.alertmanager = Alertmanager(
+            directory,
+            alertmanager_config(webhook_url=self.webhook_url, token_file=self._token_file),
+            binary=find("alertmanager"),
+        )
+        self.prometheus = Prometheus(
+            directory,
+            prometheus_config(
+                exporters={node: [self.exporter.address]},
+                remediators=[self.remediator.address],
+                alertmanagers=[self.alertmanager.address],
+                rules=[RULES],
+            ),
+            binary=find("prometheus"),
+        )
+        self._running = ExitStack()
+
+    def _remediator_flags(self, control_plane: ControlPlane | None) -> tuple[str, ...]:
+        token = f"--webhook.token-file={self._token_file}"
+        if control_plane is None:
+            return (token, "--backend=memory")
+        return (token, f"--kubeconfig={control_plane.kubeconfig('neuron-remediator')}")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start every part, in the order in which they are of use; returns once all are ready."""
+        self._running.enter_context(self.driver.beating())
+        for service in (self.exporter, self.remediator):
+            self._running.callback(service.process.stop)
+            service.start()
+        for server in (self.alertmanager, self.prometheus):
+            self._running.callback(server.stop)
+            server.start()
+
+    def stop(self) -> None:
+        """Stop every part, last started first."""
+        self._running.close()
+
+    def notify(self, *alerts: Mapping[str, Any], token: str = TOKEN) -> Response:
+        """Post a notification to the remediator by hand, as Alertmanager would."""
+        body = {"version": "4", "truncatedAlerts": 0, "alerts": list(alerts)}
+        return self.post(json.dumps(body).encode(), token=token)
+
+    def post(self, body: bytes, *, token: str = TOKEN) -> Response:
+        """Post any bytes to the remediator's webhook."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        return request("POST", self.webhook_url, body=body, headers=headers, check=False)
+
+    def outcome(self, outcome: str) -> float:
+        """How many alerts the remediator has counted with that outcome."""
+        return self.remediator.value("neuron_remediator_alerts_total", outcome=outcome) or 0.0

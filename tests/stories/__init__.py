@@ -1,0 +1,1 @@
+"""The product as its users meet it, on real parts."""

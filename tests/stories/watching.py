@@ -1,0 +1,74 @@
+"""What the stories look at, and for how long they wait for it.
+
+Scrape and evaluation are 1 s as shipped, so a fault is a taint after two to four seconds and a clean reading clears
+after the hold of 15 s; the deadlines leave room for a busy machine where the story itself sets no limit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.stack.process import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.stack.kube import Admin
+    from tests.stack.pipeline import Pipeline
+
+Rule = dict[str, Any]
+
+TAINTED_WITHIN = 30.0
+CLEARED_WITHIN = 60.0
+
+
+def rule_of(admin: Admin, device: int, fault: str) -> Rule | None:
+    """The rule that stands for one fault of one device, if there is one; more than one is an error."""
+    selector = f"neuron-remediator/device={device},neuron-remediator/fault={fault}"
+    found = admin.items("DeviceTaintRule", selector=selector)
+    assert len(found) <= 1, f"device {device} has several rules for {fault}: {found}"
+    return found[0] if found else None
+
+
+def tainted(admin: Admin, device: int, fault: str, *, within: float = TAINTED_WITHIN) -> Rule:
+    """Wait for the rule."""
+    return wait_until(
+        lambda: rule_of(admin, device, fault), timeout=within, what=f"a rule for {fault} of device {device}"
+    )
+
+
+def cleared(admin: Admin, device: int, fault: str, *, within: float = CLEARED_WITHIN) -> None:
+    """Wait until there is no rule."""
+    wait_until(
+        lambda: rule_of(admin, device, fault) is None, timeout=within, what=f"{fault} of device {device} to clear"
+    )
+
+
+def becomes(question: Callable[[], object], what: str, *, within: float = TAINTED_WITHIN) -> None:
+    """Wait until the answer is true."""
+    wait_until(lambda: bool(question()), timeout=within, what=what)
+
+
+def read_clean_for(pipeline: Pipeline, device: int, fault: str, seconds: int) -> None:
+    """Wait until Prometheus has seen nothing but 0 for that long."""
+    series = f'neuron_device_fault{{device="{device}",fault="{fault}"}}'
+    clean = f"max_over_time({series}[{seconds}s]) == 0 and count_over_time({series}[{seconds}s]) >= {seconds - 1}"
+    becomes(lambda: pipeline.prometheus.query(clean), f"{seconds} s of clean readings", within=seconds + TAINTED_WITHIN)
+
+
+def ever(pipeline: Pipeline, alertname: str) -> bool:
+    """Whether that alert was pending or firing at any evaluation so far."""
+    return bool(pipeline.prometheus.query(f'present_over_time(ALERTS{{alertname="{alertname}"}}[1h])'))
+
+
+def record_of(pipeline: Pipeline, device: int, fault: str) -> dict[str, str]:
+    """Labels of the record series on the remediator's page."""
+    found = [
+        labels
+        for name, labels, value in pipeline.remediator.metrics()
+        if name == "neuron_remediator_record"
+        and value == 1
+        and (labels["device"], labels["fault"]) == (str(device), fault)
+    ]
+    assert len(found) == 1, f"expected one record of {fault} on device {device}, got {found}"
+    return found[0]
