@@ -59,6 +59,7 @@ class Webhook:
 
     async def _answer(self, request: web.Request) -> tuple[str, web.Response]:
         if self._token is not None and not self._token.admits(request.headers.get(hdrs.AUTHORIZATION, "")):
+            _LOG.warning("notification refused: no or wrong bearer token", extra={"remote": request.remote})
             return "unauthorized", _closing(HTTPStatus.UNAUTHORIZED, "expected the bearer token of the webhook")
         not_ready = self._remediator.not_ready()
         if not_ready is not None:

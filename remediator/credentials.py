@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import os
 from typing import TYPE_CHECKING
 
-from watchfiles import awatch
+from watchfiles import Change, awatch
 
 from exporter.service.process import StartError
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _LOG = logging.getLogger(__name__)
+
+_SECRET_LINK = "..data"  # noqa: S105 - the name of a link, no secret
+"""The link that the kubelet swaps when a mounted Secret changes."""
 
 
 class Token:
@@ -40,8 +44,13 @@ class Token:
         return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
 
     async def follow(self, path: Path) -> None:
-        """Take over a changed file, until cancelled. The folder is watched: a Secret is swapped by symlink."""
-        async for _ in awatch(path.parent, recursive=False):
+        """Take over a changed file, until cancelled. The folder is watched: a Secret is swapped by its symlink."""
+        names = {path.name, _SECRET_LINK}
+
+        def concerns_us(_change: Change, changed: str) -> bool:
+            return os.path.basename(changed) in names  # noqa: PTH119 - called for every file of the folder
+
+        async for _ in awatch(path.parent, recursive=False, watch_filter=concerns_us):
             try:
                 token = await asyncio.to_thread(_read, path)
             except (OSError, ValueError) as error:

@@ -37,10 +37,9 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class AttributeValue(msgspec.Struct, frozen=True):
-    """One device attribute: exactly one of the fields is set by the driver."""
+    """One device attribute; attributes of other types than whole numbers decode to None."""
 
-    int: int | None = None
-    string: str | None = None
+    number: int | None = msgspec.field(name="int", default=None)
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -138,7 +137,7 @@ def locate(slices: Iterable[Slice], *, driver: str, node: str, device: int) -> T
     for slice_ in current:
         for entry in slice_.spec.devices:
             identity = entry.attributes.get("deviceId")
-            if identity is not None and identity.int == device:
+            if identity is not None and identity.number == device:
                 return Target(driver, slice_.spec.pool.name, entry.name)
     return Target(driver, node, f"neuron-device-{device}", placed=False)
 

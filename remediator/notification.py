@@ -8,8 +8,9 @@ other), so none of them is even decoded. Nothing here knows what a fault is.
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -17,9 +18,12 @@ from remediator.errors import NotificationError
 
 ACCEPTED_VERSIONS = ("4", "1")
 
+# The one message of the decoder that repeats what was sent; it ends in a log, so it must not.
+_QUOTING = re.compile("Invalid enum value .*(?= - at `)", re.DOTALL)
+
 
 class Alert(msgspec.Struct, frozen=True, rename="camel"):
-    """One alert as Alertmanager sends it; `starts_at` is UTC, cut to microseconds.
+    """One alert as Alertmanager sends it; `starts_at` is UTC, rounded to microseconds.
 
     `endsAt` is left out on purpose: it is year 1 while firing, and a resolved alert never changes
     anything here.
@@ -35,7 +39,7 @@ class Notification(msgspec.Struct, frozen=True, rename="camel"):
 
     version: str
     alerts: list[Alert]
-    truncated_alerts: int = 0
+    truncated_alerts: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
 
 
 _decoder = msgspec.json.Decoder(Notification)
@@ -53,9 +57,7 @@ def parse(body: bytes) -> Notification:
     except RecursionError as error:
         raise NotificationError("reading the notification: the JSON is nested too deeply") from error
     if notification.version not in ACCEPTED_VERSIONS:
-        raise NotificationError(
-            f'reading the notification: `version` is "{notification.version[:16]}"; expected "4" (or "1")'
-        )
+        raise NotificationError('reading the notification: `version` is not one that can be read; expected "4" or "1"')
     return Notification(
         version=notification.version,
         alerts=[_in_utc(index, alert) for index, alert in enumerate(notification.alerts)],
@@ -65,7 +67,7 @@ def parse(body: bytes) -> Notification:
 
 def _sentence(error: Exception) -> str:
     """Put the decoder's words into ours: `$.alerts[0]` reads as `alerts[0]`, the body itself as such."""
-    text = str(error)[:256]
+    text = _QUOTING.sub('neither "firing" nor "resolved"', str(error))[:256]
     if isinstance(error, msgspec.ValidationError) and "$" not in text:
         return f"the body: {text}"
     return text.replace("`$.", "`")

@@ -21,7 +21,7 @@ from alerts.faults import FAULTS
 from remediator.inventory import Target
 from remediator.records import Key, Record, Taint, episode_of, to_object
 from tests.bench.measurement import Measurement, percentile
-from tests.stack.pipeline import TOKEN, Service
+from tests.stack.pipeline import TOKEN, Service, install
 from tests.stack.process import wait_until
 
 if TYPE_CHECKING:
@@ -154,6 +154,7 @@ async def _measure(clients: _Clients, uids: dict[str, str]) -> dict[str, list[fl
 
 def run(control_plane: ControlPlane, admin: Admin, directory: Path) -> list[Measurement]:
     """Measure on a running control plane; leaves nothing behind."""
+    install(control_plane)
     uids = {name: admin.node(name)["metadata"]["uid"] for name in (f"bench-{number}" for number in range(_NODES))}
     token_file = directory / "token"
     token_file.write_text(TOKEN, encoding="utf-8")

@@ -13,12 +13,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.simulation.driver import SimulatedDriver
 from tests.stack.binaries import locate
 from tests.stack.config import alertmanager_config, prometheus_config
 from tests.stack.http import Response, is_ok, request
+from tests.stack.kube import Admin
 from tests.stack.monitoring import Alertmanager, Prometheus
 from tests.stack.process import Process, free_port
 
@@ -32,6 +34,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "alerts/neuron-device-health.rules.yaml"
 TOKEN = "stack-token"
+
+
+def install(control_plane: ControlPlane) -> None:
+    """Apply the RBAC that ships, so that the remediator may do what it may do in a cluster, and no more."""
+    admin = Admin(control_plane)
+    for manifest in yaml.safe_load_all((ROOT / "deploy/rbac.yaml").read_text(encoding="utf-8")):
+        admin.apply(manifest)
 
 
 class Service:
@@ -102,6 +111,7 @@ class Pipeline:
             ),
             binary=find("prometheus"),
         )
+        self._control_plane = control_plane
         self._running = ExitStack()
 
     def _remediator_flags(self, control_plane: ControlPlane | None) -> tuple[str, ...]:
@@ -121,6 +131,8 @@ class Pipeline:
 
     def start(self) -> None:
         """Start every part, in the order in which they are of use; returns once all are ready."""
+        if self._control_plane is not None:
+            install(self._control_plane)
         self._running.enter_context(self.driver.beating())
         for service in (self.exporter, self.remediator):
             self._running.callback(service.process.stop)
