@@ -53,6 +53,7 @@ format: $(READY) ## Rewrite the sources in the project's format
 
 generate: $(READY) ## Rewrite the generated files
 	$(BIN)/python -m alerts generate
+	$(BIN)/python -m tests.alerts
 
 requirements: $(READY) ## Renew the hashed developer requirements
 	$(BIN)/pip install --quiet uv

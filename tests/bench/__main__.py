@@ -14,7 +14,7 @@ from tests.bench.measurement import Measurement, table, write
 from tests.stack.controlplane import ControlPlane
 from tests.stack.kube import Admin
 from tests.stack.pipeline import ROOT
-from tests.stack.tools import StackUnavailableError
+from tests.stack.tools import StackBuildError, StackUnavailableError
 
 OUTPUT = ROOT / "build/bench.json"
 BENCHMARKS = {"webhook request → rule acknowledged": webhook.run}
@@ -27,7 +27,7 @@ def main() -> int:
         print("starting the control plane …", flush=True)
         try:
             control_plane = ControlPlane(Path(folder) / "control-plane")
-        except StackUnavailableError as error:
+        except (StackBuildError, StackUnavailableError) as error:
             print(f"bench: {error}", file=sys.stderr)
             return 1
         try:

@@ -83,8 +83,7 @@ class Story:
         def remediator() -> str | None:
             record = self._record(device, fault)
             latch = "latched" if record and record["latched"] == "true" else "clears on clean readings"
-            words = f"device {device}: tainted {fault.value}:{record['effect']}, {latch}" if record else None
-            return words
+            return f"device {device}: tainted {fault.value}:{record['effect']}, {latch}" if record else None
 
         steps = [
             Step("exporter", exporter, f"{fault.name} of device {device}"),

@@ -101,18 +101,21 @@ class Pipeline:
             alertmanager_config(webhook_url=self.webhook_url, token_file=self._token_file),
             binary=find("alertmanager"),
         )
-        self.prometheus = Prometheus(
-            directory,
-            prometheus_config(
-                exporters={node: [self.exporter.address]},
-                remediators=[self.remediator.address],
-                alertmanagers=[self.alertmanager.address],
-                rules=[RULES],
-            ),
-            binary=find("prometheus"),
-        )
+        self.prometheus = Prometheus(directory, self._prometheus_config(), binary=find("prometheus"))
         self._control_plane = control_plane
         self._running = ExitStack()
+
+    def _prometheus_config(self, *, rules: Path = RULES, with_exporter: bool = True) -> dict[str, Any]:
+        return prometheus_config(
+            exporters={self.node: [self.exporter.address]} if with_exporter else {},
+            remediators=[self.remediator.address],
+            alertmanagers=[self.alertmanager.address],
+            rules=[rules],
+        )
+
+    def reload_prometheus(self, *, rules: Path = RULES, with_exporter: bool = True) -> None:
+        """Change the rules, or take the exporter out of discovery, while everything runs."""
+        self.prometheus.reload(self._prometheus_config(rules=rules, with_exporter=with_exporter))
 
     def _remediator_flags(self, control_plane: ControlPlane | None) -> tuple[str, ...]:
         token = f"--webhook.token-file={self._token_file}"

@@ -61,14 +61,25 @@ def ever(pipeline: Pipeline, alertname: str) -> bool:
     return bool(pipeline.prometheus.query(f'present_over_time(ALERTS{{alertname="{alertname}"}}[1h])'))
 
 
-def record_of(pipeline: Pipeline, device: int, fault: str) -> dict[str, str]:
-    """Labels of the record series on the remediator's page."""
-    found = [
+def fires(pipeline: Pipeline, alertname: str, device: int) -> bool:
+    """Whether that alert fires for that device now."""
+    labels = f'alertname="{alertname}",alertstate="firing",device="{device}"'
+    return bool(pipeline.prometheus.query(f"ALERTS{{{labels}}}"))
+
+
+def records(pipeline: Pipeline, device: int, fault: str) -> list[dict[str, str]]:
+    """Labels of the record series for that fault of that device on the remediator's page."""
+    return [
         labels
         for name, labels, value in pipeline.remediator.metrics()
         if name == "neuron_remediator_record"
         and value == 1
         and (labels["device"], labels["fault"]) == (str(device), fault)
     ]
+
+
+def record_of(pipeline: Pipeline, device: int, fault: str) -> dict[str, str]:
+    """The one record of that fault of that device."""
+    found = records(pipeline, device, fault)
     assert len(found) == 1, f"expected one record of {fault} on device {device}, got {found}"
     return found[0]

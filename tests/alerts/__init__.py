@@ -1,0 +1,1 @@
+"""The rules, seen by promtool, and the properties of the table they are made from."""

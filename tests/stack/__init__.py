@@ -1,0 +1,1 @@
+"""A real Kubernetes control plane, Prometheus and Alertmanager, run as processes on loopback for tests and demos."""
