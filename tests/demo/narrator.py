@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,9 @@ class Narrator:
         waiting = list(steps)
         while waiting:
             for step in tuple(waiting):
-                words = step.seen()
+                words = None
+                with suppress(OSError):  # a part that cannot be reached has not been seen to do it
+                    words = step.seen()
                 if words:
                     self.say(step.who, words)
                     waiting.remove(step)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from alerts.faults import CLEARED, FAULTS, HEALTHY, Fault
@@ -151,14 +150,12 @@ class Story:
             raise StoryError(f"expected {what}")
 
     def _all_healthy(self) -> str | None:
-        with suppress(OSError):
-            healthy = sum(
-                value == 1 and labels["state"] == "healthy"
-                for name, labels, value in self._pipeline.exporter.metrics()
-                if name == "neuron_device_health"
-            )
-            return "16 devices healthy" if healthy == 16 else None
-        return None
+        healthy = sum(
+            value == 1 and labels["state"] == "healthy"
+            for name, labels, value in self._pipeline.exporter.metrics()
+            if name == "neuron_device_health"
+        )
+        return "16 devices healthy" if healthy == 16 else None
 
     def _scraped(self) -> str | None:
         found = self._pipeline.prometheus.query('count(neuron_device_health{state="healthy",node!=""} == 1)')
