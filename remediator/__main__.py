@@ -60,13 +60,17 @@ async def _main(settings: Settings) -> None:
         )
         metrics.leader.set(1)  # there is one replica: every remediator acts
         app = make_app(Webhook(remediator, metrics, token), remediator, metrics)
-        async with asyncio.TaskGroup() as group:
-            background = [group.create_task(watch) for watch in watches]
-            if token is not None and settings.token_file is not None:
-                background.append(group.create_task(token.follow(settings.token_file)))
-            await serve(app, settings.listen_address)
-            for task in background:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                background = [group.create_task(watch) for watch in watches]
+                if token is not None and settings.token_file is not None:
+                    background.append(group.create_task(token.follow(settings.token_file)))
+                await serve(app, settings.listen_address)
+                for task in background:
+                    task.cancel()
+        except BaseExceptionGroup as failures:
+            # A single failure is told as itself: a sentence for the operator must not come as a group's traceback.
+            raise failures if len(failures.exceptions) > 1 else failures.exceptions[0] from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -51,7 +51,7 @@ class Webhook:
         self._token = token
         self._body_seconds = body_seconds
 
-    async def __call__(self, request: web.Request) -> web.Response:
+    async def answer(self, request: web.Request) -> web.Response:
         """Answer one request."""
         result, response = await self._answer(request)
         self._metrics.notifications.labels(result).inc()
@@ -104,7 +104,7 @@ def _closing(status: HTTPStatus, sentence: str) -> web.Response:
 def make_app(webhook: Webhook, remediator: Remediator, metrics: Metrics) -> web.Application:
     """Wire the routes."""
     app = web.Application(client_max_size=BODY_LIMIT)
-    app.router.add_post(WEBHOOK, webhook)
+    app.router.add_post(WEBHOOK, webhook.answer)
     app.router.add_get("/metrics", metrics_handler(metrics.registry))
     add_health_routes(app, remediator.not_ready)
     return app

@@ -11,10 +11,12 @@ import asyncio
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import msgspec
+from aiohttp.http_exceptions import HttpProcessingError
 from kubernetes_asyncio import client, config
 
 from remediator.errors import ConflictError, ExpiredError, Refusal, UnavailableError
@@ -27,6 +29,9 @@ T = TypeVar("T")
 
 REQUEST_TIMEOUT = aiohttp.ClientTimeout(total=8, connect=4)
 """A request must end before Alertmanager gives up on the notification behind it (10 s)."""
+
+_LINE_LIMIT = 2**21
+"""Longest line of a watch in bytes: etcd holds no object above 1.5 MiB."""
 
 RESOURCE_API = "/apis/resource.k8s.io"
 RULE_VERSIONS = ("v1", "v1beta2", "v1alpha3")
@@ -152,13 +157,35 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[Api]:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
             await config.load_kube_config(str(kubeconfig), client_configuration=configuration)
-    except (config.ConfigException, OSError) as error:
+    except Exception as error:
+        # The loader lets pass whatever a file that is no kubeconfig makes its parser and its dicts raise.
+        told = isinstance(error, (config.ConfigException, OSError))
+        reason = str(error) if told else f"the file is no kubeconfig ({type(error).__name__})"
         raise UnavailableError(
             Refusal.UNAUTHORIZED,
-            f"reading the cluster's credentials: {error}; expected --kubeconfig or a Pod",
+            f"reading the cluster's credentials: {reason}; expected --kubeconfig or a Pod",
         ) from error
+    configuration.proxy = configuration.proxy or _proxy_of_environment(str(configuration.host))
     async with client.ApiClient(configuration) as api_client:
+        _look_up_nothing_per_request(api_client)
         yield Api(api_client)
+
+
+def _proxy_of_environment(url: str) -> str | None:
+    """The proxy that HTTPS_PROXY and NO_PROXY ask for, looked up once."""
+    parts = urlsplit(url)
+    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+
+
+def _look_up_nothing_per_request(api_client: client.ApiClient) -> None:
+    """Take the session's trust in the environment away, and keep its connector.
+
+    With it, every request waits twice for a thread, to read proxies and netrc: half as long again as the API
+    server's own work on a create.
+    """
+    trusting = api_client.rest_client.pool_manager
+    api_client.rest_client.pool_manager = aiohttp.ClientSession(connector=trusting.connector, read_bufsize=_LINE_LIMIT)
+    trusting.detach()
 
 
 def object_path(collection: str, name: str) -> str:
@@ -185,7 +212,7 @@ async def _translated(doing: str) -> AsyncIterator[None]:
         yield
     except TimeoutError as error:
         raise UnavailableError(Refusal.TIMEOUT, f"{doing}: no answer in time") from error
-    except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
+    except (aiohttp.ClientError, HttpProcessingError, OSError, asyncio.IncompleteReadError) as error:
         raise UnavailableError(Refusal.UNREACHABLE, f"{doing}: {type(error).__name__}") from error
 
 

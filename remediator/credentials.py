@@ -23,6 +23,9 @@ _LOG = logging.getLogger(__name__)
 _SECRET_LINK = "..data"  # noqa: S105 - the name of a link, no secret
 """The link that the kubelet swaps when a mounted Secret changes."""
 
+_READ_AGAIN_MS = 60_000
+"""How often the file is read without a sign of change, for what the watch cannot see, such as a link's far target."""
+
 
 class Token:
     """The token now in force. A file that became unreadable or empty leaves the last good token in force."""
@@ -41,7 +44,9 @@ class Token:
     def admits(self, authorization: str) -> bool:
         """Say whether an Authorization header carries the token."""
         scheme, _, given = authorization.partition(" ")
-        return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._token)
+        # Bytes outside UTF-8 come as lone surrogates; they are a wrong token, not an error.
+        token = given.strip().encode(errors="surrogateescape")
+        return scheme.lower() == "bearer" and hmac.compare_digest(token, self._token)
 
     async def follow(self, path: Path) -> None:
         """Take over a changed file, until cancelled. The folder is watched: a Secret is swapped by its symlink."""
@@ -50,15 +55,26 @@ class Token:
         def concerns_us(_change: Change, changed: str) -> bool:
             return os.path.basename(changed) in names  # noqa: PTH119 - called for every file of the folder
 
-        async for _ in awatch(path.parent, recursive=False, watch_filter=concerns_us):
-            try:
-                token = await asyncio.to_thread(_read, path)
-            except (OSError, ValueError) as error:
-                _LOG.warning("reading the webhook token: keeping the last good one", extra={"error": str(error)})
-                continue
-            if token != self._token:
-                self._token = token
-                _LOG.info("webhook token changed")
+        # It may have changed since it was first read.
+        await self._read_again(path)
+        async for _ in awatch(
+            path.parent,
+            recursive=False,
+            watch_filter=concerns_us,
+            rust_timeout=_READ_AGAIN_MS,
+            yield_on_timeout=True,
+        ):
+            await self._read_again(path)
+
+    async def _read_again(self, path: Path) -> None:
+        try:
+            token = await asyncio.to_thread(_read, path)
+        except (OSError, ValueError) as error:
+            _LOG.warning("reading the webhook token: keeping the last good one", extra={"error": str(error)})
+            return
+        if token != self._token:
+            self._token = token
+            _LOG.info("webhook token changed")
 
 
 def _read(path: Path) -> bytes:

@@ -38,6 +38,7 @@ class Refusal(StrEnum):
     NOT_SERVED = "not_served"
     CONFLICT = "conflict"
     UNREADABLE = "unreadable"
+    INTERNAL = "internal"
 
 
 class UnavailableError(RemediatorError):

@@ -88,8 +88,7 @@ class ListWatch(Generic[T]):
             version: str = await retrying(self._list)
             self.synced.set()
             await self._follow(version)
-            # A server that lists well and cuts every watch must not be asked in a tight loop.
-            await asyncio.sleep(random.uniform(0.1, 0.5))  # noqa: S311 - spreads load, keeps no secret
+            await _pause()
 
     def _log_attempt(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -103,6 +102,7 @@ class ListWatch(Generic[T]):
         try:
             while True:
                 version = await self._watch(version)
+                await _pause()
         except ExpiredError:
             _LOG.info("watching: the version expired, listing anew", extra={"path": self.path})
         except UnavailableError as error:
@@ -149,3 +149,8 @@ class ListWatch(Generic[T]):
             case _:
                 pass  # a bookmark: only its version matters
         return about.metadata.resource_version
+
+
+async def _pause() -> None:
+    """Wait a little between requests: a server that cuts every watch must not be asked in a tight loop."""
+    await asyncio.sleep(random.uniform(0.1, 0.5))  # noqa: S311 - spreads load, keeps no secret

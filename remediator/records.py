@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -27,6 +28,8 @@ _NAME_LIMIT = 253
 """Longest object name the API server takes (a DNS subdomain)."""
 
 _NEVER = datetime.min.replace(tzinfo=UTC)
+# Without a dash, so that a name, which writes `_` as `-`, stands for one fault only.
+_FAULT = re.compile(r"[a-z][a-z0-9_]*")
 
 
 class State(StrEnum):
@@ -168,6 +171,12 @@ def _time(value: datetime) -> str:
     return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+class RuleOwner(msgspec.Struct, frozen=True):
+    """The object a rule goes with: for ours, the Node."""
+
+    uid: str = ""
+
+
 class RuleMetadata(msgspec.Struct, frozen=True, rename="camel"):
     """What is kept of a DeviceTaintRule's metadata."""
 
@@ -176,6 +185,7 @@ class RuleMetadata(msgspec.Struct, frozen=True, rename="camel"):
     resource_version: str
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+    owner_references: list[RuleOwner] = []
 
 
 class RuleSelector(msgspec.Struct, frozen=True):
@@ -212,7 +222,9 @@ def from_object(rule: Rule) -> Record | None:
     """Read a record from a rule; None for a rule that is not ours or that no longer says which fault it is.
 
     Whatever else a hand has damaged is read on the safe side: latched unless it says "false", an unknown effect
-    as None (as Kubernetes itself does), a missing time as long ago, so that the next firing writes it anew.
+    as None (as Kubernetes itself does), a missing time as long ago, so that the next firing writes it anew. What
+    can be derived is: the episode, without which no clear could name the record, and the Node's UID, without which it
+    would be void and lose its sticky mark.
     """
     metadata, spec = rule.metadata, rule.spec
     annotations = {
@@ -227,16 +239,18 @@ def from_object(rule: Rule) -> Record | None:
     except ValueError:
         # Somebody emptied the selector of our rule: it taints more than it should, and is not read as a record.
         return None
+    last_fired = _moment(annotations.get("last-fired", ""))
+    owners = metadata.owner_references
     return Record(
         key=key,
-        node_uid=annotations.get("node-uid", ""),
+        node_uid=annotations.get("node-uid") or (owners[0].uid if owners else ""),
         target=target,
         taint=Taint(spec.taint.key, spec.taint.value, _effect(spec.taint.effect)),
         state=_state(annotations.get("state", "")),
         latched=annotations.get("latched") != "false",
-        episode=annotations.get("episode", ""),
+        episode=annotations.get("episode") or episode_of(last_fired),
         first_fired=_moment(annotations.get("first-fired", "")),
-        last_fired=_moment(annotations.get("last-fired", "")),
+        last_fired=last_fired,
         reason=annotations.get("reason", ""),
         stored=Stored(metadata.name, metadata.uid, metadata.resource_version),
     )
@@ -248,7 +262,7 @@ def _key(metadata: RuleMetadata, annotations: dict[str, str]) -> Key | None:
     node = annotations.get("node", "")
     device = metadata.labels.get(f"{_PREFIX}device", "")
     fault = metadata.labels.get(f"{_PREFIX}fault", "")
-    if not (node and fault and device.isascii() and device.isdigit()):
+    if not (node and _FAULT.fullmatch(fault) and device.isascii() and device.isdigit()):
         return None
     key = Key(node, int(device), fault)
     return key if object_name(key) == metadata.name else None
@@ -271,6 +285,6 @@ def _state(text: str) -> State:
 def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError:
+        return moment.astimezone(UTC) if moment.tzinfo else _NEVER
+    except (ValueError, OverflowError):
         return _NEVER
-    return moment.astimezone(UTC) if moment.tzinfo else _NEVER

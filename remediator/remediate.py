@@ -117,39 +117,51 @@ class Remediator:
             raise failures[0]
 
     async def _alert(self, alert: Alert, received: datetime, started: float) -> Outcome:
-        meaning = triage(alert, cluster=self._expected_cluster(alert), received=received)
+        meaning = self._triage(alert, received)
         if isinstance(meaning, Outcome):
             if meaning is Outcome.HEARTBEAT:
                 self._metrics.heartbeat.set(received.timestamp())
             return meaning
+        try:
+            async with self._one_writer(meaning.key):
+                return await self._settle(meaning, started)
+        except UnavailableError as error:
+            _LOG.warning("acting on an alert: failed", extra={"record": str(meaning.key), "error": str(error)})
+            raise
+        except Exception as error:
+            # A bug that one alert meets must cost neither the others nor this one: it is asked for again.
+            _LOG.exception("acting on an alert: unexpected error", extra={"record": str(meaning.key)})
+            raise UnavailableError(Refusal.INTERNAL, f"unexpected {type(error).__name__}") from error
+
+    def _triage(self, alert: Alert, received: datetime) -> Fired | Cleared | Outcome:
+        """Read the alert. Without --cluster the first cluster that says something is ours: node names repeat."""
+        named = alert.labels.get("cluster") or None
+        expected = self._identity.cluster or (self._cluster_seen if named else None)
+        meaning = triage(alert, cluster=expected, received=received)
+        if self._cluster_seen is None and not isinstance(meaning, Outcome):
+            self._cluster_seen = named
+        return meaning
+
+    async def _settle(self, meaning: Fired | Cleared, started: float) -> Outcome:
+        """Decide and act, anew as long as somebody else changes the record meanwhile."""
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(ConflictError),
             stop=stop_after_attempt(_ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.02, max=0.5),
             reraise=True,
         )
-        async with self._one_writer(meaning.key):
-            try:
-                async for attempt in retrying:
-                    with attempt:
-                        if attempt.retry_state.attempt_number > 1:
-                            await self._backend.refresh(meaning.key)
-                        outcome = await self._decide_and_act(meaning, started)
-            except ConflictError as error:
-                raise UnavailableError(
-                    Refusal.CONFLICT,
-                    f'writing record "{meaning.key}": still in conflict after {_ATTEMPTS} attempts',
-                ) from error
+        try:
+            async for attempt in retrying:
+                with attempt:
+                    if attempt.retry_state.attempt_number > 1:
+                        await self._backend.refresh(meaning.key)
+                    outcome = await self._decide_and_act(meaning, started)
+        except ConflictError as error:
+            raise UnavailableError(
+                Refusal.CONFLICT,
+                f'writing record "{meaning.key}": still in conflict after {_ATTEMPTS} attempts',
+            ) from error
         return outcome
-
-    def _expected_cluster(self, alert: Alert) -> str | None:
-        """Without --cluster the first cluster that speaks is ours: node names repeat between clusters."""
-        if self._identity.cluster is not None:
-            return self._identity.cluster
-        named = alert.labels.get("cluster") or None
-        if self._cluster_seen is None:
-            self._cluster_seen = named
-        return self._cluster_seen if named is not None else None
 
     async def _decide_and_act(self, meaning: Fired | Cleared, started: float) -> Outcome:
         decision = await self._decide(meaning)
@@ -187,12 +199,6 @@ class Remediator:
             result = "ok"
         except ConflictError:
             result = "conflict"
-            raise
-        except UnavailableError as error:
-            _LOG.warning(
-                "writing record: failed",
-                extra={"record": str(record.key), "action": step, "error": str(error)},
-            )
             raise
         finally:
             self._metrics.actions.labels(step, self._backend.name, result).inc()

@@ -1,0 +1,1 @@
+"""Signal sources: one module each, parsing split from input and output."""

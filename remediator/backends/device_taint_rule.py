@@ -32,7 +32,8 @@ class RecordCache:
         newer = {key: held for key, held in self._records.items() if _version(held) > int(resource_version)}
         self._records = newer
         self._keys = {held.stored.uid: key for key, held in newer.items() if held.stored}
-        self._deleted.clear()
+        # A list may be older than our deletion; what it no longer holds has no events under way either.
+        self._deleted &= {rule.metadata.uid for rule in objects}
         for rule in objects:
             self.put(rule)
 
@@ -54,11 +55,12 @@ class RecordCache:
         self._deleted.discard(object_.metadata.uid)
         self._drop_uid(object_.metadata.uid)
 
-    def forget(self, record: Record) -> None:
-        """Drop a record that we deleted, for good: events of the deleted object may still be under way."""
-        if record.stored is not None:
-            self._deleted.add(record.stored.uid)
-            self._drop_uid(record.stored.uid)
+    def forget(self, uid: str) -> None:
+        """Drop a rule that was deleted, for good: events about it may still be under way."""
+        # One that is not held has had its last event: nothing is remembered that no event would take away again.
+        if uid in self._keys:
+            self._deleted.add(uid)
+            self._drop_uid(uid)
 
     def all(self) -> Iterable[Record]:
         """Every record there is."""
@@ -103,8 +105,8 @@ class DeviceTaintRuleBackend:
         rule = await self._api.get(object_path(self._collection, object_name(key)), Rule)
         if rule is None:
             held = self._cache.get(key)
-            if held is not None:
-                self._cache.forget(held)
+            if held is not None and held.stored is not None:
+                self._cache.forget(held.stored.uid)
             return
         if rule.metadata.labels.get(MANAGED_BY) != MANAGER:
             raise UnavailableError(
@@ -114,6 +116,8 @@ class DeviceTaintRuleBackend:
         if from_object(rule) is None:
             # Ours, and altered until it no longer says what it stands for: the firing at hand makes it anew.
             await self._delete(rule.metadata.name, rule.metadata.uid, rule.metadata.resource_version)
+            self._cache.forget(rule.metadata.uid)
+            return
         self._cache.put(rule)
 
     async def create(self, record: Record) -> None:
@@ -134,7 +138,7 @@ class DeviceTaintRuleBackend:
             raise ValueError(f'deleting record "{record.key}": it was never stored')
         stored = record.stored
         await self._delete(stored.name, stored.uid, stored.resource_version)
-        self._cache.forget(record)
+        self._cache.forget(stored.uid)
 
     async def _delete(self, name: str, uid: str, resource_version: str) -> None:
         path = object_path(self._collection, name)

@@ -175,7 +175,10 @@ def test_s5_a_remediator_that_was_away_catches_up(pipeline: Pipeline, admin: Adm
 
 
 def test_s6_every_fault_ends_as_exactly_its_taint(pipeline: Pipeline, admin: Admin) -> None:
-    """The chain: each row's example reading, through every real part, is the taint of its row, and no other."""
+    """The chain: each row's example reading, through every real part, is the taint of its row, and no other.
+
+    Clean readings then end exactly those that the table does not call latched.
+    """
     seen: dict[str, float] = {}
     for device, fault in enumerate(FAULTS.values()):
         began = time.monotonic()
@@ -185,6 +188,14 @@ def test_s6_every_fault_ends_as_exactly_its_taint(pipeline: Pipeline, admin: Adm
         assert spec_without_time(rule) == expected_spec(device, fault)
         assert len(admin.rules()) == device + 1
     print("seconds from driver file to taint:", {name: round(value, 1) for name, value in seen.items()})
+
+    for device in range(len(FAULTS)):
+        pipeline.driver.show(device, HEALTHY)
+    for device, fault in enumerate(FAULTS.values()):
+        if not fault.latched:
+            cleared(admin, device, fault.name)
+    values = [rule["spec"]["taint"]["value"] for rule in admin.rules()]
+    assert sorted(values) == sorted(fault.value for fault in FAULTS.values() if fault.latched)
 
 
 def test_the_api_server_down_is_503_and_the_taint_is_there_once_it_is_back(
