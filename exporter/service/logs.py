@@ -1,0 +1,68 @@
+"""Structured logging: one line a record, to standard error, as logfmt or JSON.
+
+Fields come from ``extra={...}``. A record is never more than one line, whatever was logged, so an exception
+is its type, message and place. Nothing here may log request bodies or tokens: libraries that print those at
+debug level are kept at info.
+"""
+
+import json
+import logging
+import re
+import sys
+import traceback
+from datetime import UTC, datetime
+from typing import Final
+
+_BODY_PRINTING_LIBRARIES: Final = ("aiohttp", "asyncio", "kubernetes_asyncio")
+_PLAIN_VALUE: Final = re.compile(r"[\w./:@%+,\-\[\]{}()~*#<>]+", re.ASCII)
+_OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+
+
+def configure(level: str, format: str) -> None:  # noqa: A002 - the word the flag uses
+    """Send every record of at least ``level`` to standard error, written as ``logfmt`` or ``json``."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_StructuredFormatter(as_json=format == "json"))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(capture=True)
+    for library in _BODY_PRINTING_LIBRARIES:
+        logging.getLogger(library).setLevel(max(logging.INFO, logging.getLevelNamesMapping()[level.upper()]))
+
+
+class _StructuredFormatter(logging.Formatter):
+    def __init__(self, *, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = _fields(record)
+        if self._as_json:
+            return json.dumps(fields, default=str)
+        return " ".join(f"{key}={_logfmt_value(value)}" for key, value in fields.items())
+
+
+def _fields(record: logging.LogRecord) -> dict[str, object]:
+    moment = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    fields: dict[str, object] = {
+        "ts": moment.replace("+00:00", "Z"),
+        "level": record.levelname.lower(),
+        "logger": record.name,
+        "msg": record.getMessage(),
+    }
+    for key, value in vars(record).items():
+        if key not in _OWN_ATTRIBUTES:
+            fields.setdefault(key, value)
+    if record.exc_info and record.exc_info[1] is not None:
+        error = record.exc_info[1]
+        fields["error"] = f"{type(error).__name__}: {error}"
+        frames = traceback.extract_tb(error.__traceback__)
+        if frames:
+            fields["at"] = f"{frames[-1].filename}:{frames[-1].lineno}"
+    return fields
+
+
+def _logfmt_value(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    text = str(value)
+    # JSON's quoting is logfmt's, and it escapes line ends: a value cannot forge a second line.
+    return text if _PLAIN_VALUE.fullmatch(text) else json.dumps(text)

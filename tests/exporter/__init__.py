@@ -1,0 +1,1 @@
+"""The exporter: from driver files to the page Prometheus scrapes."""

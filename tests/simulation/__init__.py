@@ -1,0 +1,1 @@
+"""A stand-in for the part of a Trainium node that cannot be had without the hardware."""
