@@ -112,8 +112,9 @@ def _machine_rules(intervals: Intervals) -> tuple[Rule, ...]:
             comment="Evidence that the device is clean, for one episode of one record. In this order: an "
             "unlatched record; the fault reads 0; the reading is neither old nor from the future; every "
             "enabled source is up; the scrape is up; transitions are counted. Not with a latched record, a "
-            "source that says latched, a transition within the hold, or three in half an hour. `sum` and "
-            "`avg` stand where `max` and `min` would pass over a NaN.",
+            "source that says latched, a complaint under a name that no fault has (it may be this very one), a "
+            "transition within the hold, or three in half an hour. `sum` and `avg` stand where `max` and `min` "
+            "would pass over a NaN.",
         ),
     )
 
@@ -152,6 +153,8 @@ unless on ({_FAULT})
 (neuron_remediator_record{{latched!="false"}})
 unless on ({_FAULT})
 (neuron_device_fault_latched{{node!=""}} != 0)
+unless on ({_DEVICE})
+(neuron_device_unknown_component{{node!=""}})
 unless on ({_FAULT})
 (sum by ({_FAULT}) (increase({transitions}[{intervals.transition_window}s])) > 0)
 unless on ({_FAULT})

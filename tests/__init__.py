@@ -1,0 +1,1 @@
+"""Tests, the real stack they run on, the simulated driver, the demo and the benchmark."""

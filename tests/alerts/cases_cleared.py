@@ -31,6 +31,7 @@ from tests.alerts.scene import (
     SOURCE,
     TARGET,
     TRANSITIONS,
+    UNKNOWN_COMPONENT,
     exporter,
     identity,
     of_device,
@@ -129,6 +130,10 @@ def _fault_cases(healing: Healing) -> Iterator[Case]:
     latched = of_fault(FAULT_LATCHED, LINK)
     yield healing.case("the source says latched", {latched: run(1, n)})
     yield healing.case("the source's word on latching is not a number", {latched: run(NAN, n)})
+    complaint = selector(UNKNOWN_COMPONENT, {**TARGET, "device": "3", "component": "link_efa0"})
+    yield healing.case("the device complains of something unknown", {complaint: run(1, n)})
+    others = selector(UNKNOWN_COMPONENT, {**TARGET, "device": "4", "component": "link_efa0"})
+    yield healing.case("another device's unknown complaint does not hinder", {others: run(1, n)}, healing.on_time)
     yield healing.case("a source that never speaks of latching does not hinder", {latched: None}, healing.on_time)
 
 

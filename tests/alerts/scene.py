@@ -22,6 +22,7 @@ REPLICAS: Final = (
 FAULT: Final = "neuron_device_fault"
 FAULT_LATCHED: Final = "neuron_device_fault_latched"
 TRANSITIONS: Final = "neuron_device_faults_total"
+UNKNOWN_COMPONENT: Final = "neuron_device_unknown_component"
 READING: Final = "neuron_device_reading_timestamp_seconds"
 SOURCE: Final = "neuron_source_up"
 BUILD: Final = "neuron_exporter_build_info"

@@ -90,7 +90,7 @@ _CONDITIONS = [
 
 
 def test_cleared_has_all_its_conditions() -> None:
-    assert len(_CONDITIONS) == 10
+    assert len(_CONDITIONS) == 11
 
 
 @pytest.mark.slow
