@@ -81,4 +81,7 @@ def _read(path: Path) -> bytes:
     token = path.read_bytes().strip()
     if not token:
         raise ValueError("the file is empty; expected a token")
+    if len(token.split()) > 1:
+        # It could never match, and every notification would be refused without a hint why.
+        raise ValueError("the file holds several words; expected one token")
     return token

@@ -52,11 +52,16 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """A firing fault or latch alert: evidence that the fault is there. `started` is never in the future."""
+    """A firing fault or latch alert: evidence that the fault is there.
+
+    `started` is never in the future. `episode` names the spell by the start as it was sent, so that the repeats of a
+    sender whose clock is ahead are one spell.
+    """
 
     key: Key
     started: datetime
     latched: bool
+    episode: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,12 @@ def triage(alert: Alert, *, cluster: str | None, received: datetime) -> Fired | 
     if isinstance(key, Outcome):
         return key
     if remediation is not Remediation.CLEAR:
-        return Fired(key, min(alert.starts_at, received), latched=remediation is Remediation.LATCH)
+        return Fired(
+            key,
+            min(alert.starts_at, received),
+            latched=remediation is Remediation.LATCH,
+            episode=episode_of(alert.starts_at),
+        )
     episode = labels.get("episode", "")
     return Cleared(key, episode) if episode else Outcome.IGNORED_NO_IDENTITY
 
@@ -164,7 +174,7 @@ def _new_record(fired: Fired, node: Node, target: Target, taint_key: str) -> Rec
         target=target,
         taint=Taint(taint_key, fault.value, fault.effect),
         latched=fault.latched or fired.latched,
-        episode=episode_of(fired.started),
+        episode=fired.episode,
         first_fired=fired.started,
         last_fired=fired.started,
         reason=fault.alert,
@@ -176,7 +186,8 @@ def _take_in(record: Record, new: Record) -> Record:
     if record.state in (State.RELEASED, State.OPTED_OUT, State.COVERED):
         # Somebody else's word stands above a firing; only the sticky mark is kept.
         return replace(record, latched=record.latched or new.latched)
-    newest = max(record, new, key=lambda one: one.last_fired)
+    same_spell = record.episode == new.episode
+    newest = record if same_spell else max(record, new, key=lambda one: one.last_fired)
     stronger = max(record, new, key=lambda one: one.taint.effect.rank)
     return replace(
         record,

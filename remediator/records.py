@@ -80,7 +80,7 @@ class Stored:
 class Record:
     """One fault on one device. `stored` is None until the cluster has it.
 
-    `last_fired` is the start of the newest firing taken in, and `episode` names the spell that began then.
+    `last_fired` is the start of the newest firing taken in (bounded by its receipt), and `episode` names its spell.
     """
 
     key: Key
@@ -240,6 +240,8 @@ def from_object(rule: Rule) -> Record | None:
         # Somebody emptied the selector of our rule: it taints more than it should, and is not read as a record.
         return None
     last_fired = _moment(annotations.get("last-fired", ""))
+    # Without its time an episode is of no use: a repeat of the firing could not tell that it is to be written anew.
+    episode = annotations.get("episode") if last_fired != _NEVER else None
     owners = metadata.owner_references
     return Record(
         key=key,
@@ -248,7 +250,7 @@ def from_object(rule: Rule) -> Record | None:
         taint=Taint(spec.taint.key, spec.taint.value, _effect(spec.taint.effect)),
         state=_state(annotations.get("state", "")),
         latched=annotations.get("latched") != "false",
-        episode=annotations.get("episode") or episode_of(last_fired),
+        episode=episode or episode_of(last_fired),
         first_fired=_moment(annotations.get("first-fired", "")),
         last_fired=last_fired,
         reason=annotations.get("reason", ""),
