@@ -1,6 +1,8 @@
 """The Prometheus and Alertmanager configuration that ships, read by the real programs."""
 
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import yaml
 from alerts.__main__ import HOME, RULES
 from tests.stack.binaries import require
 from tests.stack.config import ALERTMANAGER, PROMETHEUS, alertmanager_config, prometheus_config
+from tests.stack.controlplane import NAMESPACE
 from tests.stack.monitoring import Prometheus
 from tests.stack.process import wait_until
 
@@ -57,6 +60,13 @@ def test_the_remediators_job_sets_no_node_label() -> None:
         job["job_name"]: {rule.get("target_label") for rule in job["relabel_configs"]} for job in (exporter, remediator)
     }
     assert set_by == {"neuron-exporter": {None, "node", "pod"}, "neuron-remediator": {None, "pod"}}
+
+
+def test_pods_are_discovered_only_where_the_product_is_installed() -> None:
+    """A pod's labels are chosen by whoever makes it: a pod of another namespace must not pass for one of ours."""
+    shipped = yaml.safe_load(PROMETHEUS.read_text(encoding="utf-8"))
+    found = [job["kubernetes_sd_configs"] for job in shipped["scrape_configs"]]
+    assert found == [[{"role": "pod", "namespaces": {"names": [NAMESPACE]}}]] * 2
 
 
 def test_the_webhook_url_the_token_and_people_are_all_that_differs(tmp_path: Path) -> None:
@@ -145,3 +155,48 @@ def test_the_relabelling_that_ships_names_the_node_for_exporters_alone(tmp_path:
             "pod": "neuron-remediator-0",
         },
     }
+
+
+_FORGED_PAGE = b"""\
+# TYPE neuron_device_fault gauge
+neuron_device_fault{node="victim",device="0",fault="hbm"} 1
+# TYPE neuron_remediator_leader gauge
+neuron_remediator_leader 1
+# TYPE process_start_time_seconds gauge
+process_start_time_seconds 1
+"""
+
+
+class _ForgedPage(BaseHTTPRequestHandler):
+    """Answers every scrape with series of both services."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/plain; version=0.0.4")
+        self.end_headers()
+        self.wfile.write(_FORGED_PAGE)
+
+    def log_message(self, *_arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.stack
+def test_neither_service_can_speak_for_the_other(tmp_path: Path) -> None:
+    """What one service's target says of the other's subject is dropped at the scrape, whatever labels it carries."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _ForgedPage)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"127.0.0.1:{server.server_port}"
+    config = prometheus_config(
+        exporters={"node-a": [address]}, remediators=[address], alertmanagers=[], rules=[HOME / RULES]
+    )
+    try:
+        with Prometheus(tmp_path, config, binary=require("prometheus")["prometheus"]) as prometheus:
+            scraped = "count(process_start_time_seconds) == 2"
+            wait_until(lambda: prometheus.query(scraped), timeout=20, what="both targets to be scraped")
+            faults = prometheus.query("neuron_device_fault")
+            leaders = prometheus.query("neuron_remediator_leader")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert [(labels["job"], labels["node"]) for labels, _ in faults] == [("neuron-exporter", "node-a")]
+    assert [labels["job"] for labels, _ in leaders] == ["neuron-remediator"]
