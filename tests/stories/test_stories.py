@@ -146,11 +146,11 @@ def test_s4_silence_changes_nothing(pipeline: Pipeline, admin: Admin) -> None:
     becomes(lambda: pipeline.outcome("ignored_resolved") >= 1, "Alertmanager to send resolved")
     assert ours(rule_of(admin, 3, "hbm")) == ours(rule)
 
+    taken_in = pipeline.outcome("applied") + pipeline.outcome("unchanged")
     pipeline.exporter.start()
     firing_again = 'ALERTS{alertname="NeuronDeviceHBMUncorrectableError",alertstate="firing"}'
-    before = pipeline.outcome("applied") + pipeline.outcome("unchanged")
     becomes(lambda: pipeline.prometheus.query(firing_again), "the alert to fire again")
-    becomes(lambda: pipeline.outcome("applied") + pipeline.outcome("unchanged") > before, "the firing to be taken in")
+    becomes(lambda: pipeline.outcome("applied") + pipeline.outcome("unchanged") > taken_in, "the firing to be taken in")
     same = rule_of(admin, 3, "hbm")
     assert same is not None
     assert (uid(same), same["spec"]) == (uid(rule), rule["spec"])
