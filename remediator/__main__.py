@@ -6,8 +6,10 @@ import asyncio
 import os
 import sys
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING
 
 from exporter.service import logs
@@ -17,39 +19,38 @@ from remediator.app import Webhook, make_app
 from remediator.backends.device_taint_rule import DeviceTaintRuleBackend
 from remediator.backends.memory import AnyCluster, MemoryBackend
 from remediator.caches import Caches
-from remediator.cluster import connect, rule_version
+from remediator.cluster import connect
 from remediator.credentials import Token
 from remediator.errors import UnavailableError
 from remediator.metrics import Metrics
 from remediator.remediate import Identity, Remediator
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
 
     from remediator.backends import Backend, Surroundings
     from remediator.settings import Settings
 
-Watches = tuple["Coroutine[None, None, None]", ...]
+Background = Callable[[], Coroutine[None, None, None]]
 
 
-async def _backend(settings: Settings, stack: AsyncExitStack) -> tuple[Backend, Surroundings, Watches]:
-    """Make the backend the settings name, what it needs to know of the cluster, and what keeps that current."""
+async def _backend(settings: Settings, stack: AsyncExitStack) -> tuple[Backend, Surroundings, list[Background]]:
+    """Make the backend the settings name, what it must know of the cluster, and what keeps that current."""
     if settings.backend == MemoryBackend.name:
-        return MemoryBackend(), AnyCluster(settings.driver), ()
+        return MemoryBackend(), AnyCluster(settings.driver), []
     api = await stack.enter_async_context(connect(settings.kubeconfig))
-    version = await rule_version(api)
-    caches = Caches(api, driver=settings.driver, rule_version=version)
-    return DeviceTaintRuleBackend(api, version, caches.records), caches, caches.watches()
+    caches = Caches(api, driver=settings.driver, elapsed=time.monotonic)
+    return DeviceTaintRuleBackend(api, caches.records), caches, [caches.run]
 
 
 async def _main(settings: Settings) -> None:
     token = None if settings.token_file is None else await Token.load(settings.token_file)
     async with AsyncExitStack() as stack:
         try:
-            backend, surroundings, watches = await _backend(settings, stack)
+            backend, surroundings, background = await _backend(settings, stack)
         except UnavailableError as error:
             raise StartError(str(error)) from error
-        metrics = Metrics(records=backend.records, backend=backend.name)
+        metrics = Metrics(records=backend.records, backend=backend.name, not_ready=surroundings.not_ready)
         remediator = Remediator(
             backend=backend,
             surroundings=surroundings,
@@ -58,15 +59,14 @@ async def _main(settings: Settings) -> None:
             clock=lambda: datetime.now(UTC),
             elapsed=time.monotonic,
         )
-        metrics.leader.set(1)  # there is one replica: every remediator acts
+        if token is not None and settings.token_file is not None:
+            background.append(partial(token.follow, settings.token_file))
         app = make_app(Webhook(remediator, metrics, token), remediator, metrics)
         try:
             async with asyncio.TaskGroup() as group:
-                background = [group.create_task(watch) for watch in watches]
-                if token is not None and settings.token_file is not None:
-                    background.append(group.create_task(token.follow(settings.token_file)))
+                tasks = [group.create_task(run_for_ever()) for run_for_ever in background]
                 await serve(app, settings.listen_address)
-                for task in background:
+                for task in tasks:
                     task.cancel()
         except BaseExceptionGroup as failures:
             # A single failure is told as itself: a sentence for the operator must not come as a group's traceback.

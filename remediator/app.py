@@ -15,7 +15,7 @@ from aiohttp import hdrs, web
 
 from exporter.service.web import add_health_routes, metrics_handler
 from remediator.errors import NotificationError, UnavailableError
-from remediator.notification import Notification, parse
+from remediator.notification import parse
 
 if TYPE_CHECKING:
     from remediator.credentials import Token
@@ -28,23 +28,20 @@ WEBHOOK = "/api/v1/alerts"
 BODY_LIMIT = 16 * 1024 * 1024
 """A group of 2,500 alerts is 1.5 MB; the server's own default of 1 MiB would lose it for good."""
 
-BODY_SECONDS = 5.0
+BODY_SECONDS = 4.0
 """A body must arrive within this time; a sender that stalls must not hold a connection for ever."""
 
-HANDLE_SECONDS = 9.0
-"""Alertmanager gives up after 10 s and posts again while we would still be at work."""
+ANSWER_SECONDS = 9.0
+"""Body and work together: Alertmanager gives up after 10 s and posts again while we would still be at work."""
+
+Answer = tuple[str, web.Response]
 
 
 class Webhook:
     """The handler of notifications. `token` is None when everybody may send."""
 
     def __init__(
-        self,
-        remediator: Remediator,
-        metrics: Metrics,
-        token: Token | None,
-        *,
-        body_seconds: float = BODY_SECONDS,
+        self, remediator: Remediator, metrics: Metrics, token: Token | None, *, body_seconds: float = BODY_SECONDS
     ) -> None:
         self._remediator = remediator
         self._metrics = metrics
@@ -53,45 +50,47 @@ class Webhook:
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer one request."""
-        result, response = await self._answer(request)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                result, response = await self._answer(request)
+        except TimeoutError:
+            result, response = "failed", _closing(HTTPStatus.SERVICE_UNAVAILABLE, "not done in time: ask again")
         self._metrics.notifications.labels(result).inc()
         return response
 
-    async def _answer(self, request: web.Request) -> tuple[str, web.Response]:
+    async def _answer(self, request: web.Request) -> Answer:
         if self._token is not None and not self._token.admits(request.headers.get(hdrs.AUTHORIZATION, "")):
-            _LOG.warning("notification refused: no or wrong bearer token", extra={"remote": request.remote})
             return "unauthorized", _closing(HTTPStatus.UNAUTHORIZED, "expected the bearer token of the webhook")
         not_ready = self._remediator.not_ready()
         if not_ready is not None:
             return "not_ready", _closing(HTTPStatus.SERVICE_UNAVAILABLE, not_ready)
-        try:
-            async with asyncio.timeout(self._body_seconds):
-                body = await request.read()
-        except web.HTTPRequestEntityTooLarge:
-            return "too_large", _closing(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                f"the body is too large; expected at most {BODY_LIMIT} bytes",
-            )
-        except TimeoutError:
-            return "timeout", _closing(
-                HTTPStatus.REQUEST_TIMEOUT, f"the body did not arrive within {self._body_seconds:g} s"
-            )
+        body = await self._body(request)
+        if not isinstance(body, bytes):
+            return body
         try:
             notification = parse(body)
         except NotificationError as error:
             _LOG.warning("notification refused", extra={"error": str(error)})
             return "malformed", web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{error}\n")
-        return await self._handle(notification)
-
-    async def _handle(self, notification: Notification) -> tuple[str, web.Response]:
         try:
-            async with asyncio.timeout(HANDLE_SECONDS):
-                await self._remediator.handle(notification)
+            await self._remediator.handle(notification)
         except UnavailableError as error:
             return "failed", _closing(HTTPStatus.SERVICE_UNAVAILABLE, f"{error.refusal}: ask again")
-        except TimeoutError:
-            return "failed", _closing(HTTPStatus.SERVICE_UNAVAILABLE, "not done in time: ask again")
         return "accepted", web.Response(text="ok\n")
+
+    async def _body(self, request: web.Request) -> bytes | Answer:
+        try:
+            async with asyncio.timeout(self._body_seconds):
+                return await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            text = f"the body is too large; expected at most {BODY_LIMIT} bytes"
+            return "too_large", _closing(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+        except TimeoutError:
+            text = f"the body did not arrive within {self._body_seconds:g} s"
+            return "timeout", _closing(HTTPStatus.REQUEST_TIMEOUT, text)
+        except web.RequestPayloadError:
+            text = "reading the notification: the body is not in its `Content-Encoding`, or not complete"
+            return "malformed", _closing(HTTPStatus.BAD_REQUEST, text)
 
 
 def _closing(status: HTTPStatus, sentence: str) -> web.Response:

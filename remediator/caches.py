@@ -7,16 +7,22 @@ a new one may be milliseconds ahead of its watch event. Nothing here decides or 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from remediator.backends.device_taint_rule import SELECTOR, RecordCache, collection
-from remediator.cluster import RESOURCE_API, Api, object_path
+from remediator.cluster import RESOURCE_API, Api, object_path, rule_version
+from remediator.errors import UnavailableError
 from remediator.inventory import Inventory, Node, Slice, Target
 from remediator.listwatch import ListWatch
-from remediator.records import Rule
+from remediator.rules import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Callable
+
+_LOG = logging.getLogger(__name__)
 
 NODES = "/api/v1/nodes"
 SLICES = f"{RESOURCE_API}/v1/resourceslices"
@@ -68,39 +74,57 @@ class SliceCache:
 
 
 class Caches:
-    """The surroundings of every decision, and the records the backend works on."""
+    """The surroundings of every decision, and the records the backend works on.
 
-    def __init__(self, api: Api, *, driver: str, rule_version: str) -> None:
+    `elapsed` is a monotonic clock in seconds.
+    """
+
+    def __init__(self, api: Api, *, driver: str, elapsed: Callable[[], float]) -> None:
         self._api = api
         self._nodes = NodeCache()
         self._slices = SliceCache(driver)
         self.records = RecordCache()
-        self._synced = {
-            "nodes": asyncio.Event(),
-            "resourceslices": asyncio.Event(),
-            "devicetaintrules": asyncio.Event(),
-        }
         driver_only = {"fieldSelector": f"spec.driver={driver}"}
-        ours_only = {"labelSelector": SELECTOR}
-        self._watches = (
-            ListWatch(api, NODES, Node, self._nodes, {}, self._synced["nodes"]),
-            ListWatch(api, SLICES, Slice, self._slices, driver_only, self._synced["resourceslices"]),
-            ListWatch(api, collection(rule_version), Rule, self.records, ours_only, self._synced["devicetaintrules"]),
-        )
+        self._nodes_watch = ListWatch(api, NODES, Node, self._nodes, {}, elapsed)
+        self._slices_watch = ListWatch(api, SLICES, Slice, self._slices, driver_only, elapsed)
+        self._rules_watch = ListWatch(api, "", Rule, self.records, {"labelSelector": SELECTOR}, elapsed)
 
-    def watches(self) -> tuple[Coroutine[None, None, None], ...]:
-        """What must run, each for ever, for the caches to be current."""
-        return tuple(watch.run() for watch in self._watches)
+    async def run(self) -> None:
+        """Find out how rules are served, then keep everything current, until cancelled."""
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(UnavailableError),
+            wait=wait_random_exponential(multiplier=0.2, max=5),
+            before_sleep=_log_discovery,
+        )
+        self.records.version = await retrying(rule_version, self._api)
+        self._rules_watch.path = collection(self.records.version)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._nodes_watch.run())
+            group.create_task(self._slices_watch.run())
+            group.create_task(self._rules_watch.run())
 
     def not_ready(self) -> str | None:
-        """Say which collections have not been listed yet, or None."""
-        missing = [name for name, synced in self._synced.items() if not synced.is_set()]
-        return f"waiting for the first list of {', '.join(missing)}" if missing else None
+        """Say what is not known, or not known any more; None when decisions can be made."""
+        if not self.records.version:
+            return "waiting for the API server to say how it serves DeviceTaintRules"
+        watches: dict[str, ListWatch[Any]] = {
+            "nodes": self._nodes_watch,
+            "resourceslices": self._slices_watch,
+            "devicetaintrules": self._rules_watch,
+        }
+        missing = [name for name, watch in watches.items() if not watch.current]
+        return f"waiting for a list of {', '.join(missing)}" if missing else None
 
-    async def node(self, name: str) -> Node | None:
-        """The Node, from memory or else by a live read; None only when the API server says it is not there."""
-        return self._nodes.get(name) or await self._api.get(object_path(NODES, name), Node)
+    async def node(self, name: str, *, live: bool = False) -> Node | None:
+        """The Node, from memory or by a live read; None only when the API server says it is not there."""
+        known = None if live else self._nodes.get(name)
+        return known or await self._api.get(object_path(NODES, name), Node)
 
     def locate(self, node: str, device: int) -> Target:
         """Where device `device` of that node is to be tainted."""
         return self._slices.inventory.locate(node, device)
+
+
+def _log_discovery(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    _LOG.warning("will retry", extra={"attempt": state.attempt_number, "error": str(error)})

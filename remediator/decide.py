@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from alerts.faults import FAULTS, Remediation
-from remediator.records import Key, Record, State, Taint, episode_of
+from remediator.records import NEVER, Key, Record, State, Taint, episode_of
 
 if TYPE_CHECKING:
     from remediator.inventory import Node, Target
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 YOUNG_NODE = timedelta(minutes=10)
 """While a Node is younger, an alert that began before it speaks of the machine that had the name before."""
+
+CLOCK_SKEW = timedelta(seconds=5)
+"""How far apart clocks may be before a start counts as from the future; less than any hold."""
 
 # A Node name is a DNS-1123 subdomain; an address with a port or an empty text is not one, and guessing would
 # taint the wrong machine.
@@ -52,16 +55,11 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fired:
-    """A firing fault or latch alert: evidence that the fault is there.
-
-    `started` is never in the future. `episode` names the spell by the start as it was sent, so that the repeats of a
-    sender whose clock is ahead are one spell.
-    """
+    """A firing fault or latch alert: evidence that the fault is there. `started` is as sent, by the sender's clock."""
 
     key: Key
     started: datetime
     latched: bool
-    episode: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +70,8 @@ class Cleared:
     episode: str
 
 
-def triage(alert: Alert, *, cluster: str | None, received: datetime) -> Fired | Cleared | Outcome:
-    """Read what one alert says, or why it says nothing here.
-
-    `received` bounds the alert's start: a sender whose clock is ahead must not make later firings look old.
-    """
+def triage(alert: Alert, *, cluster: str | None) -> Fired | Cleared | Outcome:
+    """Read what one alert says, or why it says nothing here."""
     labels = alert.labels
     if alert.status != "firing":
         return Outcome.IGNORED_RESOLVED
@@ -92,12 +87,7 @@ def triage(alert: Alert, *, cluster: str | None, received: datetime) -> Fired | 
     if isinstance(key, Outcome):
         return key
     if remediation is not Remediation.CLEAR:
-        return Fired(
-            key,
-            min(alert.starts_at, received),
-            latched=remediation is Remediation.LATCH,
-            episode=episode_of(alert.starts_at),
-        )
+        return Fired(key, alert.starts_at, latched=remediation is Remediation.LATCH)
     episode = labels.get("episode", "")
     return Cleared(key, episode) if episode else Outcome.IGNORED_NO_IDENTITY
 
@@ -162,7 +152,7 @@ def decide_fired(
         return Create(new)
     if record.node_uid != node.metadata.uid:
         return Replace(record, new)
-    taken_in = _take_in(record, new)
+    taken_in = _take_in(record, new, now)
     return Outcome.UNCHANGED if taken_in == record else Update(taken_in)
 
 
@@ -174,33 +164,47 @@ def _new_record(fired: Fired, node: Node, target: Target, taint_key: str) -> Rec
         target=target,
         taint=Taint(taint_key, fault.value, fault.effect),
         latched=fault.latched or fired.latched,
-        episode=fired.episode,
+        episode=episode_of(fired.started),
         first_fired=fired.started,
         last_fired=fired.started,
         reason=fault.alert,
     )
 
 
-def _take_in(record: Record, new: Record) -> Record:
+def _take_in(record: Record, new: Record, now: datetime) -> Record:
     """Merge a firing into the record that stands: newest spell, strongest effect, latched for good."""
-    if record.state in (State.RELEASED, State.OPTED_OUT, State.COVERED):
-        # Somebody else's word stands above a firing; only the sticky mark is kept.
-        return replace(record, latched=record.latched or new.latched)
-    same_spell = record.episode == new.episode
-    newest = record if same_spell else max(record, new, key=lambda one: one.last_fired)
-    stronger = max(record, new, key=lambda one: one.taint.effect.rank)
-    return replace(
+    newest = new if _is_newer(new, record, now) else record
+    merged = replace(
         record,
-        # A slice may be gone for a while (the kubelet wipes it at every start): that moves nothing.
-        target=new.target if new.target.placed else record.target,
-        taint=replace(new.taint, effect=stronger.taint.effect),
-        state=State.ACTIVE,
         latched=record.latched or new.latched,
         episode=newest.episode,
         last_fired=newest.last_fired,
-        first_fired=min(record.first_fired, new.first_fired),
+    )
+    if record.state in (State.RELEASED, State.OPTED_OUT, State.COVERED):
+        # Somebody else's word stands above a firing, for as long as it stands.
+        return merged
+    stronger = max(record, new, key=lambda one: one.taint.effect.rank)
+    return replace(
+        merged,
+        # A slice may be gone for a while (the kubelet wipes it at every start): that moves nothing.
+        target=new.target if new.target.placed or not record.target.placed else record.target,
+        taint=replace(new.taint, effect=stronger.taint.effect),
+        state=State.ACTIVE,
+        first_fired=new.first_fired if record.first_fired == NEVER else min(record.first_fired, new.first_fired),
         reason=new.reason,
     )
+
+
+def _is_newer(new: Record, record: Record, now: datetime) -> bool:
+    """Whether a firing began later than the newest that the record has taken in.
+
+    Starts are compared as they were sent, so that repeats and late copies of a sender whose clock is ahead are what
+    they are. A start from the future would stand above every true one, so it yields to the first that is not.
+    """
+    latest = now + CLOCK_SKEW
+    if record.last_fired > latest >= new.last_fired:
+        return True
+    return new.last_fired > record.last_fired
 
 
 def decide_cleared(cleared: Cleared, *, record: Record | None) -> Action | Outcome:

@@ -26,7 +26,7 @@ class ExpiredError(RemediatorError):
 
 
 class Refusal(StrEnum):
-    """Why the API server did not do what was asked; the closed set behind the metric label."""
+    """Why the API server did not do what was asked: what the sender is told, as it may be told no more."""
 
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"

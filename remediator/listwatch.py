@@ -20,7 +20,7 @@ from remediator.cluster import Api, decode
 from remediator.errors import ExpiredError, Refusal, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 _LOG = logging.getLogger(__name__)
 
@@ -28,6 +28,9 @@ _PAGE = "500"
 _WATCH_SECONDS = 300
 # Bookmarks come about once a minute; twice that without a byte means that nobody is there any more.
 _WATCH_TIMEOUT = aiohttp.ClientTimeout(total=_WATCH_SECONDS + 30, connect=4, sock_read=130)
+
+OUT_OF_TOUCH_SECONDS = 10.0
+"""How long a collection may be neither listed nor watched before nothing is decided on it any more."""
 
 T = TypeVar("T")
 
@@ -68,14 +71,24 @@ class _AnyObject(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class ListWatch(Generic[T]):
-    """Keeps `sink` equal to the collection at `path`; `kind` is the struct each object is decoded to."""
+    """Keeps `sink` equal to the collection at `path`; `kind` is the struct each object is decoded to.
+
+    `elapsed` is a monotonic clock in seconds.
+    """
 
     api: Api
     path: str
     kind: type[T]
     sink: Sink[T]
     query: Mapping[str, str]
-    synced: asyncio.Event
+    elapsed: Callable[[], float]
+    _listed: bool = False
+    _lost: float | None = None
+
+    @property
+    def current(self) -> bool:
+        """Whether the sink may be relied on: it was listed, and has not been out of touch for long since."""
+        return self._listed and (self._lost is None or self.elapsed() - self._lost < OUT_OF_TOUCH_SECONDS)
 
     async def run(self) -> None:
         """List and watch until cancelled. Trouble is logged once per attempt and met with backoff."""
@@ -86,8 +99,9 @@ class ListWatch(Generic[T]):
                 before_sleep=self._log_attempt,
             )
             version: str = await retrying(self._list)
-            self.synced.set()
+            self._listed, self._lost = True, None
             await self._follow(version)
+            self._lost = self.elapsed()
             await _pause()
 
     def _log_attempt(self, state: RetryCallState) -> None:

@@ -1,7 +1,7 @@
 """The remediator's own metrics. Names and labels are public: see CHANGELOG before touching one.
 
 Counters are born at zero with every value of their closed label sets, so that a first increase is seen. The record
-series are built anew each scrape from the records themselves, so they always equal what is there.
+series are built anew each scrape from the records themselves; while those are not known, there are none.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 class Metrics:
     """One registry with everything in it."""
 
-    def __init__(self, *, records: Callable[[], Iterable[Record]], backend: str) -> None:
+    def __init__(
+        self, *, records: Callable[[], Iterable[Record]], backend: str, not_ready: Callable[[], str | None]
+    ) -> None:
         self.registry: CollectorRegistry = service_registry("neuron_remediator_build_info")
         self.notifications = Counter(
             "neuron_remediator_notifications",
@@ -77,6 +79,8 @@ class Metrics:
             registry=self.registry,
         )
         self.leader = Gauge("neuron_remediator_leader", "1 on the replica that acts on alerts.", registry=self.registry)
+        # One replica: whoever can act does. Who knows nothing of the cluster must not say that nothing is held.
+        self.leader.set_function(lambda: not_ready() is None)
         for result in RESULTS:
             self.notifications.labels(result)
         for outcome in Outcome:
@@ -84,7 +88,7 @@ class Metrics:
         for action in ACTIONS:
             for result in ACTION_RESULTS:
                 self.actions.labels(action, backend, result)
-        self.registry.register(_RecordCollector(records))
+        self.registry.register(_RecordCollector(lambda: records() if not_ready() is None else ()))
 
 
 class _RecordCollector(Collector):

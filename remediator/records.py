@@ -12,24 +12,28 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from alerts.faults import Effect
 from remediator.inventory import Target
+
+if TYPE_CHECKING:
+    from remediator.rules import Rule, RuleMetadata
 
 MANAGER = "neuron-remediator"
 """Field manager, and the mark by which our objects are found."""
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 _PREFIX = f"{MANAGER}/"
+_EMPTIED = "?"  # what stands where somebody emptied a selector: nothing in a cluster has that name
 _NAME_LIMIT = 253
 """Longest object name the API server takes (a DNS subdomain)."""
 
-_NEVER = datetime.min.replace(tzinfo=UTC)
+NEVER = datetime.min.replace(tzinfo=UTC)
+"""The time of what has no readable time."""
 # Without a dash, so that a name, which writes `_` as `-`, stands for one fault only.
 _FAULT = re.compile(r"[a-z][a-z0-9_]*")
+_NAME = re.compile(r"neuron-health\.(?P<node>.+)\.(?P<device>[0-9]+)\.(?P<fault>[a-z0-9-]+)")
 
 
 class State(StrEnum):
@@ -80,7 +84,7 @@ class Stored:
 class Record:
     """One fault on one device. `stored` is None until the cluster has it.
 
-    `last_fired` is the start of the newest firing taken in (bounded by its receipt), and `episode` names its spell.
+    `last_fired` is the start of the newest firing taken in, by its sender's clock, and `episode` names its spell.
     """
 
     key: Key
@@ -171,86 +175,39 @@ def _time(value: datetime) -> str:
     return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-class RuleOwner(msgspec.Struct, frozen=True):
-    """The object a rule goes with: for ours, the Node."""
-
-    uid: str = ""
-
-
-class RuleMetadata(msgspec.Struct, frozen=True, rename="camel"):
-    """What is kept of a DeviceTaintRule's metadata."""
-
-    name: str
-    uid: str
-    resource_version: str
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-    owner_references: list[RuleOwner] = []
-
-
-class RuleSelector(msgspec.Struct, frozen=True):
-    """Which devices a rule taints; an absent field matches everything."""
-
-    driver: str = ""
-    pool: str = ""
-    device: str = ""
-
-
-class RuleTaint(msgspec.Struct, frozen=True):
-    """The taint of a rule."""
-
-    key: str
-    effect: str
-    value: str = ""
-
-
-class RuleSpec(msgspec.Struct, frozen=True, rename="camel"):
-    """A rule's content."""
-
-    taint: RuleTaint
-    device_selector: RuleSelector = RuleSelector()
-
-
-class Rule(msgspec.Struct, frozen=True):
-    """A DeviceTaintRule, as v1, v1beta2 and v1alpha3 (from 1.35) all write it."""
-
-    metadata: RuleMetadata
-    spec: RuleSpec
-
-
 def from_object(rule: Rule) -> Record | None:
     """Read a record from a rule; None for a rule that is not ours or that no longer says which fault it is.
 
     Whatever else a hand has damaged is read on the safe side: latched unless it says "false", an unknown effect
-    as None (as Kubernetes itself does), a missing time as long ago, so that the next firing writes it anew. What
-    can be derived is: the episode, without which no clear could name the record, and the Node's UID, without which it
-    would be void and lose its sticky mark.
+    as None (as Kubernetes itself does), a missing time as long ago. Damaged labels, state or selector read as withheld,
+    so that the rules ask for a firing, and the firing writes it anew.
     """
-    metadata, spec = rule.metadata, rule.spec
+    metadata, selector, taint = rule.metadata, rule.spec.device_selector, rule.spec.taint
     annotations = {
         name.removeprefix(_PREFIX): value for name, value in metadata.annotations.items() if name.startswith(_PREFIX)
     }
     key = _key(metadata, annotations)
     if key is None:
         return None
-    selector = spec.device_selector
-    try:
-        target = Target(selector.driver, selector.pool, selector.device, placed=annotations.get("placed") == "true")
-    except ValueError:
-        # Somebody emptied the selector of our rule: it taints more than it should, and is not read as a record.
-        return None
+    labels = {f"{_PREFIX}device": str(key.device), f"{_PREFIX}fault": key.fault}
+    intact = bool(selector.driver and selector.pool and selector.device) and labels.items() <= metadata.labels.items()
     last_fired = _moment(annotations.get("last-fired", ""))
-    # Without its time an episode is of no use: a repeat of the firing could not tell that it is to be written anew.
-    episode = annotations.get("episode") if last_fired != _NEVER else None
     owners = metadata.owner_references
     return Record(
         key=key,
+        # Without it the record would be void, and lose its sticky mark.
         node_uid=annotations.get("node-uid") or (owners[0].uid if owners else ""),
-        target=target,
-        taint=Taint(spec.taint.key, spec.taint.value, _effect(spec.taint.effect)),
-        state=_state(annotations.get("state", "")),
+        target=Target(
+            selector.driver or _EMPTIED,
+            selector.pool or _EMPTIED,
+            selector.device or _EMPTIED,
+            placed=intact and annotations.get("placed") == "true",
+        ),
+        taint=Taint(taint.key, taint.value, _effect(taint.effect)),
+        state=_state(annotations.get("state", "")) if intact else State.WITHHELD,
         latched=annotations.get("latched") != "false",
-        episode=episode or episode_of(last_fired),
+        # Without one, no clear could ever name the record.
+        episode=annotations.get("episode") or episode_of(last_fired),
         first_fired=_moment(annotations.get("first-fired", "")),
         last_fired=last_fired,
         reason=annotations.get("reason", ""),
@@ -261,9 +218,13 @@ def from_object(rule: Rule) -> Record | None:
 def _key(metadata: RuleMetadata, annotations: dict[str, str]) -> Key | None:
     if metadata.labels.get(MANAGED_BY) != MANAGER:
         return None
-    node = annotations.get("node", "")
-    device = metadata.labels.get(f"{_PREFIX}device", "")
-    fault = metadata.labels.get(f"{_PREFIX}fault", "")
+    named = _NAME.fullmatch(metadata.name)
+    if named:
+        # The name says it all, and cannot be altered.
+        node, device, fault = named["node"], named["device"], named["fault"].replace("-", "_")
+    else:
+        node = annotations.get("node", "")
+        device, fault = (metadata.labels.get(f"{_PREFIX}{name}", "") for name in ("device", "fault"))
     if not (node and _FAULT.fullmatch(fault) and device.isascii() and device.isdigit()):
         return None
     key = Key(node, int(device), fault)
@@ -281,12 +242,12 @@ def _state(text: str) -> State:
     try:
         return State(text)
     except ValueError:
-        return State.ACTIVE
+        return State.WITHHELD
 
 
 def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
-        return moment.astimezone(UTC) if moment.tzinfo else _NEVER
+        return moment.astimezone(UTC) if moment.tzinfo else NEVER
     except (ValueError, OverflowError):
-        return _NEVER
+        return NEVER

@@ -45,6 +45,9 @@ _AUDIT = logging.getLogger("remediator.audit")
 _CONCURRENT_ALERTS = 32
 """Alerts of one notification worked on at once; more than this gains nothing at the API server."""
 
+_SPOKE_OF_US = frozenset({Outcome.APPLIED, Outcome.UNCHANGED, Outcome.CLEARED})
+"""Outcomes that prove that an alert was about this cluster: node names repeat, so a guess would not do."""
+
 _ATTEMPTS = 6
 """Decisions on one alert before a conflict that does not end is the sender's to repeat."""
 
@@ -80,7 +83,7 @@ class Remediator:
         self._clock = clock
         self._elapsed = elapsed
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
-        self._cluster_seen: str | None = None
+        self._cluster_learnt: str | None = None
 
     def not_ready(self) -> str | None:
         """Why no notification can be taken now, or None."""
@@ -96,12 +99,13 @@ class Remediator:
         failures: list[UnavailableError] = []
 
         async def one(alert: Alert) -> None:
-            async with slots:
-                try:
+            outcome = Outcome.FAILED  # also of what is cancelled
+            try:
+                async with slots:
                     outcome = await self._alert(alert, received, started)
-                except UnavailableError as error:
-                    outcome = Outcome.FAILED
-                    failures.append(error)
+            except UnavailableError as error:
+                failures.append(error)
+            finally:
                 self._metrics.alerts.labels(outcome).inc()
 
         self._metrics.truncated.inc(max(notification.truncated_alerts, 0))
@@ -117,14 +121,14 @@ class Remediator:
             raise failures[0]
 
     async def _alert(self, alert: Alert, received: datetime, started: float) -> Outcome:
-        meaning = self._triage(alert, received)
+        meaning = self._triage(alert)
         if isinstance(meaning, Outcome):
             if meaning is Outcome.HEARTBEAT:
                 self._metrics.heartbeat.set(received.timestamp())
             return meaning
         try:
             async with self._one_writer(meaning.key):
-                return await self._settle(meaning, started)
+                outcome = await self._settle(meaning, started)
         except UnavailableError as error:
             _LOG.warning("acting on an alert: failed", extra={"record": str(meaning.key), "error": str(error)})
             raise
@@ -132,15 +136,28 @@ class Remediator:
             # A bug that one alert meets must cost neither the others nor this one: it is asked for again.
             _LOG.exception("acting on an alert: unexpected error", extra={"record": str(meaning.key)})
             raise UnavailableError(Refusal.INTERNAL, f"unexpected {type(error).__name__}") from error
+        self._learn_cluster(alert, outcome)
+        return outcome
 
-    def _triage(self, alert: Alert, received: datetime) -> Fired | Cleared | Outcome:
-        """Read the alert. Without --cluster the first cluster that says something is ours: node names repeat."""
+    def _triage(self, alert: Alert) -> Fired | Cleared | Outcome:
+        """Read the alert. Without --cluster, ours is the cluster whose alerts have met a record or a node of ours."""
         named = alert.labels.get("cluster") or None
-        expected = self._identity.cluster or (self._cluster_seen if named else None)
-        meaning = triage(alert, cluster=expected, received=received)
-        if self._cluster_seen is None and not isinstance(meaning, Outcome):
-            self._cluster_seen = named
+        expected = self._identity.cluster or (self._cluster_learnt if named else None)
+        meaning = triage(alert, cluster=expected)
+        if meaning is Outcome.IGNORED_OTHER_CLUSTER:
+            _LOG.warning(
+                "ignoring an alert: it is of another cluster",
+                extra={
+                    "cluster": named,
+                    "expected": expected,
+                    "how": "--cluster" if self._identity.cluster else "learnt",
+                },
+            )
         return meaning
+
+    def _learn_cluster(self, alert: Alert, outcome: Outcome) -> None:
+        if self._cluster_learnt is None and outcome in _SPOKE_OF_US:
+            self._cluster_learnt = alert.labels.get("cluster") or None
 
     async def _settle(self, meaning: Fired | Cleared, started: float) -> Outcome:
         """Decide and act, anew as long as somebody else changes the record meanwhile."""
@@ -177,10 +194,14 @@ class Remediator:
         if isinstance(meaning, Cleared):
             return decide_cleared(meaning, record=self._backend.record(meaning.key))
         node = await self._surroundings.node(meaning.key.node)
-        # Read after the await: the record may have changed meanwhile.
+        held = self._backend.record(meaning.key)
+        if node and held and held.node_uid != node.metadata.uid:
+            # One of the two is of a machine that is gone; memory may be behind, and which one it is must be certain.
+            node = await self._surroundings.node(meaning.key.node, live=True)
         return decide_fired(
             meaning,
             node=node,
+            # Read after the await: the record may have changed meanwhile.
             record=self._backend.record(meaning.key),
             target=self._surroundings.locate(meaning.key.node, meaning.key.device),
             taint_key=self._identity.taint_key,

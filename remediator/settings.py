@@ -6,20 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from exporter.service.flags import (
-    LOG_FORMAT,
-    LOG_LEVEL,
-    Address,
-    Flag,
-    UsageError,
-    boolean,
-    choice,
-    listen_address,
-    optional,
-    path,
-    read_flags,
-    text,
-)
+from exporter.service.flags import LOG_FORMAT, LOG_LEVEL, Flag, UsageError, listen_address, read_flags
+from exporter.service.parsers import Address, boolean, choice, optional, path, text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -40,7 +40,8 @@ async def serve(
     """
     stop = stop or asyncio.Event()
     # No access log: a line for each scrape and each probe hides the ones that matter.
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_timeout)
+    # Nobody sends compressed requests; decoding them would take a bomb, and trip over what only claims to be one.
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_timeout, auto_decompress=False)
     with _signals_set(stop):
         try:
             await runner.setup()

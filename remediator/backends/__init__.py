@@ -49,8 +49,8 @@ class Surroundings(Protocol):
     def not_ready(self) -> str | None:
         """Why decisions cannot be made yet, or None when they can."""
 
-    async def node(self, name: str) -> Node | None:
-        """The Node, from memory or else by a live read; None only when the cluster says it is not there."""
+    async def node(self, name: str, *, live: bool = False) -> Node | None:
+        """The Node, from memory or by a live read; None only when the cluster says it is not there."""
 
     def locate(self, node: str, device: int) -> Target:
         """Where device `device` of that node is to be tainted."""

@@ -6,60 +6,76 @@ counted here. ResourceSlices are never written, and only objects with our mark a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from typing import TYPE_CHECKING, Any
 
 from remediator.cluster import RESOURCE_API, Api, object_path
 from remediator.errors import Refusal, UnavailableError
-from remediator.records import MANAGED_BY, MANAGER, Key, Record, Rule, from_object, object_name, to_object
+from remediator.records import MANAGED_BY, MANAGER, Key, Record, from_object, object_name, to_object
+from remediator.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+_LOG = logging.getLogger(__name__)
 
 SELECTOR = f"{MANAGED_BY}={MANAGER}"
 """Label selector of our own rules."""
 
 
 class RecordCache:
-    """Our rules as last seen. Sees our own writes at once; an event older than what is held changes nothing."""
+    """Our rules as last seen. Sees our own writes at once; an event older than what is held changes nothing.
+
+    `version` is the API version the rules are served in; empty until it has been discovered.
+    """
 
     def __init__(self) -> None:
+        self.version = ""
         self._records: dict[Key, Record] = {}
         self._keys: dict[str, Key] = {}
-        self._deleted: set[str] = set()
+        # UID → version of what was deleted while events about it may still be under way.
+        self._deleted: dict[str, int] = {}
 
     def replace(self, objects: list[Rule], resource_version: str) -> None:
         """Take the whole list; what we wrote after it was made stays."""
         newer = {key: held for key, held in self._records.items() if _version(held) > int(resource_version)}
         self._records = newer
         self._keys = {held.stored.uid: key for key, held in newer.items() if held.stored}
-        # A list may be older than our deletion; what it no longer holds has no events under way either.
-        self._deleted &= {rule.metadata.uid for rule in objects}
+        # A list may be older than our deletion, and even than the rule; one that is neither ends the wait for events.
+        listed = {rule.metadata.uid for rule in objects}
+        self._deleted = {
+            uid: version for uid, version in self._deleted.items() if uid in listed or version > int(resource_version)
+        }
         for rule in objects:
             self.put(rule)
 
     def put(self, object_: Rule) -> None:
-        """Take one rule that was added or changed."""
-        record = from_object(object_)
+        """Take one rule that was added or changed; one that says nothing any more is dropped."""
+        uid, record = object_.metadata.uid, from_object(object_)
+        key = record.key if record else self._keys.get(uid)
+        held = self._records.get(key) if key else None
+        if uid in self._deleted or (held and _version(held) > int(object_.metadata.resource_version)):
+            return
         if record is None:
-            self._drop_uid(object_.metadata.uid)
-            return
-        if object_.metadata.uid in self._deleted:
-            return
-        held = self._records.get(record.key)
-        if held is None or _version(held) <= _version(record):
+            _LOG.warning(
+                "reading a rule of ours: its labels and name do not say which fault it stands for; delete it by hand",
+                extra={"rule": object_.metadata.name},
+            )
+            self._drop_uid(uid)
+        else:
             self._records[record.key] = record
-            self._keys[object_.metadata.uid] = record.key
+            self._keys[uid] = record.key
 
     def remove(self, object_: Rule) -> None:
         """Drop one rule; its successor of the same name stays."""
-        self._deleted.discard(object_.metadata.uid)
+        self._deleted.pop(object_.metadata.uid, None)
         self._drop_uid(object_.metadata.uid)
 
-    def forget(self, uid: str) -> None:
-        """Drop a rule that was deleted, for good: events about it may still be under way."""
+    def forget(self, uid: str, resource_version: str) -> None:
+        """Drop a rule that was deleted in that version, for good: events about it may still be under way."""
         # One that is not held has had its last event: nothing is remembered that no event would take away again.
         if uid in self._keys:
-            self._deleted.add(uid)
+            self._deleted[uid] = int(resource_version)
             self._drop_uid(uid)
 
     def all(self) -> Iterable[Record]:
@@ -86,10 +102,8 @@ class DeviceTaintRuleBackend:
 
     name = "device-taint-rule"
 
-    def __init__(self, api: Api, version: str, cache: RecordCache) -> None:
+    def __init__(self, api: Api, cache: RecordCache) -> None:
         self._api = api
-        self._api_version = f"resource.k8s.io/{version}"
-        self._collection = collection(version)
         self._cache = cache
 
     def records(self) -> Iterable[Record]:
@@ -102,47 +116,45 @@ class DeviceTaintRuleBackend:
 
     async def refresh(self, key: Key) -> None:
         """Read one record anew from the cluster."""
-        rule = await self._api.get(object_path(self._collection, object_name(key)), Rule)
+        rule = await self._api.get(self._path(object_name(key)), Rule)
         if rule is None:
             held = self._cache.get(key)
             if held is not None and held.stored is not None:
-                self._cache.forget(held.stored.uid)
+                self._cache.forget(held.stored.uid, held.stored.resource_version)
             return
-        if rule.metadata.labels.get(MANAGED_BY) != MANAGER:
+        if from_object(rule) is None:
             raise UnavailableError(
                 Refusal.CONFLICT,
-                f'reading rule "{rule.metadata.name}": it is not ours; expected the name to be free, delete that rule',
+                f'reading rule "{rule.metadata.name}": it does not carry our mark, or not what it stands for; '
+                "expected the name to be free, delete that rule by hand",
             )
-        if from_object(rule) is None:
-            # Ours, and altered until it no longer says what it stands for: the firing at hand makes it anew.
-            await self._delete(rule.metadata.name, rule.metadata.uid, rule.metadata.resource_version)
-            self._cache.forget(rule.metadata.uid)
-            return
         self._cache.put(rule)
 
     async def create(self, record: Record) -> None:
         """Make a rule that is not there; a conflict if it is."""
-        body = to_object(record, self._api_version)
-        self._cache.put(await self._api.create(self._collection, body, Rule, fieldManager=MANAGER))
+        path = collection(self._cache.version)
+        self._cache.put(await self._api.create(path, self._object(record), Rule, fieldManager=MANAGER))
 
     async def update(self, record: Record) -> None:
         """Apply over the very version that was read."""
-        path = object_path(self._collection, object_name(record.key))
-        body = to_object(record, self._api_version)
+        path = self._path(object_name(record.key))
         # Force: the fields were first owned by the same manager's create, which counts as another owner.
-        self._cache.put(await self._api.apply(path, body, Rule, fieldManager=MANAGER, force="true"))
+        rule = await self._api.apply(path, self._object(record), Rule, fieldManager=MANAGER, force="true")
+        self._cache.put(rule)
 
     async def delete(self, record: Record) -> None:
         """Remove the very version that was read; a rule already gone is no error."""
         if record.stored is None:
             raise ValueError(f'deleting record "{record.key}": it was never stored')
         stored = record.stored
-        await self._delete(stored.name, stored.uid, stored.resource_version)
-        self._cache.forget(stored.uid)
+        await self._api.delete(self._path(stored.name), uid=stored.uid, resource_version=stored.resource_version)
+        self._cache.forget(stored.uid, stored.resource_version)
 
-    async def _delete(self, name: str, uid: str, resource_version: str) -> None:
-        path = object_path(self._collection, name)
-        await self._api.delete(path, uid=uid, resource_version=resource_version)
+    def _path(self, name: str) -> str:
+        return object_path(collection(self._cache.version), name)
+
+    def _object(self, record: Record) -> dict[str, Any]:
+        return to_object(record, f"resource.k8s.io/{self._cache.version}")
 
 
 def collection(version: str) -> str:

@@ -76,7 +76,7 @@ class AnyCluster:
         """Return None: there is nothing to wait for."""
         return None
 
-    async def node(self, name: str) -> Node | None:
+    async def node(self, name: str, *, live: bool = False) -> Node | None:  # noqa: ARG002 - nothing but memory here
         """A node of that name."""
         return Node(NodeMetadata(name, f"memory-{name}", datetime.min.replace(tzinfo=UTC)))
 

@@ -1,0 +1,180 @@
+"""The webhook as it runs, on the memory backend, with a clock that stands still."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from remediator.app import BODY_SECONDS, WEBHOOK, Webhook, make_app
+from remediator.backends.device_taint_rule import DeviceTaintRuleBackend
+from remediator.caches import Caches
+from remediator.cluster import connect
+from remediator.credentials import Token
+from remediator.metrics import Metrics
+from remediator.remediate import Identity, Remediator
+from tests.remediator.fakes import Clock, FakeCluster, FaultyBackend
+from tests.remediator.live import USER, Live, now, running
+from tests.remediator.samples import DRIVER, NODE, TAINT_KEY, Json, body
+from tests.stack.pipeline import install
+
+if TYPE_CHECKING:
+    from aiohttp.test_utils import TestClient
+    from pytest_aiohttp import AiohttpClient
+
+    from remediator.records import Record
+    from tests.stack.controlplane import ControlPlane
+    from tests.stack.kube import Admin
+
+TOKEN = "webhook-token-0123456789"
+
+MakeService = Callable[..., Awaitable["Service"]]
+Start = Callable[[], Awaitable[Live]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a sender gets to see."""
+
+    status: int
+    text: str
+    closes: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """The running app, what is around it, and short ways to use and to look at it."""
+
+    client: TestClient[Any, Any]
+    backend: FaultyBackend
+    cluster: FakeCluster
+    clock: Clock
+    metrics: Metrics
+
+    async def send(self, given_body: bytes, authorization: str | None = f"Bearer {TOKEN}") -> Answer:
+        """Post a body as it is."""
+        headers = {} if authorization is None else {"Authorization": authorization}
+        # As a file: the client warns of large bodies that come as bytes.
+        async with self.client.post(WEBHOOK, data=BytesIO(given_body), headers=headers) as response:
+            closes = response.headers.get("Connection", "").lower() == "close"
+            return Answer(status=response.status, text=await response.text(), closes=closes)
+
+    async def post(self, *alerts: Json, **fields: Any) -> int:
+        """Post alerts in one notification; returns the status."""
+        return (await self.send(body(*alerts, **fields))).status
+
+    def record(self, fault: str = "hbm", device: int = 3, node: str = NODE) -> Record | None:
+        """The record of a fault, if there is one."""
+        found = [
+            one
+            for one in self.backend.records()
+            if (one.key.node, one.key.device, one.key.fault) == (node, device, fault)
+        ]
+        return found[0] if found else None
+
+    def count(self, counter: str, **labels: str) -> float:
+        """One of our counters now."""
+        value = self.metrics.registry.get_sample_value(f"neuron_remediator_{counter}_total", labels)
+        assert value is not None, f"no series {counter} {labels}"
+        return value
+
+    def counts(self, counter: str, label: str) -> dict[str, float]:
+        """One of our counters by one label, without what is zero."""
+        samples = (
+            sample
+            for family in self.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == f"neuron_remediator_{counter}_total"
+        )
+        return {sample.labels[label]: sample.value for sample in samples if sample.value}
+
+
+@pytest.fixture
+def make_service(aiohttp_client: AiohttpClient) -> MakeService:
+    """Give a factory of running services: with the default token and no cluster name unless told otherwise."""
+
+    async def make(
+        *, cluster: str | None = None, token: str | None = TOKEN, body_seconds: float = BODY_SECONDS
+    ) -> Service:
+        backend, surroundings, clock = FaultyBackend(), FakeCluster(), Clock()
+        metrics = Metrics(records=backend.records, backend=backend.name, not_ready=surroundings.not_ready)
+        remediator = Remediator(
+            backend=backend,
+            surroundings=surroundings,
+            identity=Identity(taint_key=TAINT_KEY, cluster=cluster),
+            metrics=metrics,
+            clock=clock,
+            elapsed=time.monotonic,
+        )
+        admitted = None if token is None else Token(token.encode())
+        webhook = Webhook(remediator, metrics, admitted, body_seconds=body_seconds)
+        client = await aiohttp_client(make_app(webhook, remediator, metrics))
+        return Service(client=client, backend=backend, cluster=surroundings, clock=clock, metrics=metrics)
+
+    return make
+
+
+@pytest.fixture
+async def service(make_service: MakeService) -> Service:
+    """Give the service with a token and no cluster name."""
+    return await make_service()
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    """Give everything logged so far, with the fields and tracebacks of each record."""
+    caplog.set_level("DEBUG")
+
+    def everything() -> str:
+        return json.dumps([vars(record) for record in caplog.records], default=str) + caplog.text
+
+    return everything
+
+
+async def half_open(service: Service, *, length: int = 1000) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send the headers of a request and nothing of its body."""
+    server = service.client.server
+    reader, writer = await asyncio.open_connection(server.host, server.port)
+    head = f"POST {WEBHOOK} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: {length}\r\n\r\n"
+    writer.write(head.encode())
+    return reader, writer
+
+
+@pytest.fixture
+async def start(control_plane: ControlPlane, admin: Admin, aiohttp_client: AiohttpClient) -> AsyncIterator[Start]:
+    """Give a way to start a remediator, or several, with a node of sixteen devices around it."""
+    install(control_plane)
+    admin.node(NODE)
+    async with AsyncExitStack() as stack:
+
+        async def run() -> Live:
+            api = await stack.enter_async_context(connect(control_plane.kubeconfig(USER)))
+            caches = Caches(api, driver=DRIVER, elapsed=time.monotonic)
+            backend = DeviceTaintRuleBackend(api, caches.records)
+            metrics = Metrics(records=backend.records, backend=backend.name, not_ready=caches.not_ready)
+            remediator = Remediator(
+                backend=backend,
+                surroundings=caches,
+                identity=Identity(taint_key=TAINT_KEY, cluster=None),
+                metrics=metrics,
+                clock=now,
+                elapsed=time.monotonic,
+            )
+            client = await aiohttp_client(make_app(Webhook(remediator, metrics, None), remediator, metrics))
+            await stack.enter_async_context(running(caches))
+            return Live(client, backend, metrics, admin, control_plane)
+
+        yield run
+
+
+@pytest.fixture
+async def live(start: Start) -> Live:
+    """Give one running remediator."""
+    return await start()

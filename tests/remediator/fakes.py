@@ -1,0 +1,135 @@
+"""What stands around the real webhook in tests: a clock, a cluster as plain values, a backend with trouble on demand.
+
+The backend underneath is the product's own memory backend; only faults are added here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from remediator.backends.memory import MemoryBackend
+from remediator.errors import ConflictError, Refusal, UnavailableError
+from remediator.inventory import Inventory
+from tests.remediator.samples import DRIVER, NODE, NOW, node
+from tests.stack.process import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from remediator.inventory import Node, Target
+    from remediator.records import Key, Record
+
+
+@dataclass
+class Clock:
+    """A wall clock that stands until it is set."""
+
+    now: datetime = NOW
+
+    def __call__(self) -> datetime:
+        """Say what time it is."""
+        return self.now
+
+
+@dataclass
+class FakeCluster:
+    """Nodes and slices. A look at a Node waits for `gate` and raises `failure`, where they are set."""
+
+    nodes: dict[str, Node] = field(default_factory=lambda: {NODE: node()})
+    inventory: Inventory = field(default_factory=lambda: Inventory(DRIVER))
+    waiting_for: str | None = None
+    failure: Exception | None = None
+    gate: asyncio.Event | None = None
+    asked: int = 0
+    really: dict[str, Node] | None = None
+
+    def not_ready(self) -> str | None:
+        """Why no decision can be made."""
+        return self.waiting_for
+
+    async def node(self, name: str, *, live: bool = False) -> Node | None:
+        """Look the Node up; a live look sees what `really` says, where it is set."""
+        self.asked += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        seen = self.really if live and self.really is not None else self.nodes
+        return seen.get(name)
+
+    def locate(self, node: str, device: int) -> Target:
+        """Ask the slices."""
+        return self.inventory.locate(node, device)
+
+
+def unavailable() -> UnavailableError:
+    """The API server is down."""
+    return UnavailableError(Refusal.UNREACHABLE, "POST /apis/resource.k8s.io: ClientConnectorError")
+
+
+def conflict() -> ConflictError:
+    """Somebody else is faster, always."""
+    return ConflictError("the object has been modified")
+
+
+async def eventually(condition: Callable[[], object], *, what: str) -> None:
+    """Wait until a plain condition is true, for some seconds at most."""
+
+    async def met() -> bool:
+        return bool(condition())
+
+    await wait_for(met, timeout=10, what=what)
+
+
+class Hang(Exception):  # noqa: N818 - not an error but a kind of trouble
+    """As trouble: the write is carried out, and its answer never comes."""
+
+
+class FaultyBackend:
+    """The memory backend. `trouble` decides per device which write fails how; `writes` lists the successful ones."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.memory = MemoryBackend()
+        self.trouble: dict[int, Exception] = {}
+        self.writes: list[tuple[str, Key]] = []
+        self.refreshes = 0
+
+    def records(self) -> Iterable[Record]:
+        """Every record."""
+        return self.memory.records()
+
+    def record(self, key: Key) -> Record | None:
+        """One record."""
+        return self.memory.record(key)
+
+    async def refresh(self, key: Key) -> None:
+        """Count the looks at the cluster after a conflict."""
+        self.refreshes += 1
+        await self.memory.refresh(key)
+
+    async def create(self, record: Record) -> None:
+        """Create, with trouble."""
+        await self._write("create", record)
+
+    async def update(self, record: Record) -> None:
+        """Update, with trouble."""
+        await self._write("update", record)
+
+    async def delete(self, record: Record) -> None:
+        """Delete, with trouble."""
+        await self._write("delete", record)
+
+    async def _write(self, step: str, record: Record) -> None:
+        await asyncio.sleep(0)  # as a real write does, let others in
+        trouble = self.trouble.get(record.key.device)
+        if trouble is not None and not isinstance(trouble, Hang):
+            raise trouble
+        await getattr(self.memory, step)(record)
+        self.writes.append((step, record.key))
+        if trouble is not None:
+            await asyncio.Event().wait()

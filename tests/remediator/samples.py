@@ -1,0 +1,153 @@
+"""Plain values the remediator's tests are made of: alerts and bodies as Alertmanager writes them, nodes, records.
+
+Pure builders with one healthy default each, so that a test shows only what it is about.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from alerts.faults import FAULTS
+from remediator.decide import Fired
+from remediator.inventory import (
+    AttributeValue,
+    Device,
+    Node,
+    NodeMetadata,
+    Pool,
+    Slice,
+    SliceMetadata,
+    SliceSpec,
+    Target,
+)
+from remediator.notification import Alert
+from remediator.records import Key, Record, State, Stored, Taint, episode_of
+
+NODE = "ip-10-1-1-200.ec2.internal"
+DRIVER = "neuron.aws.com"
+TAINT_KEY = "neuron.aws.com/device-unhealthy"
+NOW = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
+STARTED = NOW - timedelta(seconds=5)
+LONG_AGO = NOW - timedelta(days=30)
+"""When the sample node was made."""
+
+Json = dict[str, Any]
+
+
+def rfc3339(moment: datetime) -> str:
+    """Write a time as Alertmanager does."""
+    return moment.isoformat().replace("+00:00", "Z")
+
+
+def labels(**changes: str | None) -> dict[str, str]:
+    """Labels of an hbm alert on device 3; a change to None leaves that label out."""
+    fault = FAULTS.get(changes.get("fault") or "hbm")
+    standard = {
+        "alertname": fault.alert if fault else "NeuronDeviceFault",
+        "node": NODE,
+        "device": "3",
+        "fault": "hbm",
+        "remediation": "taint",
+        "severity": "critical",
+    }
+    return {label: value for label, value in (standard | changes).items() if value is not None}
+
+
+def alert_json(*, status: str = "firing", started: datetime = STARTED, **changes: str | None) -> Json:
+    """One alert of a webhook body."""
+    ended = "0001-01-01T00:00:00Z" if status == "firing" else rfc3339(started + timedelta(seconds=3))
+    return {
+        "status": status,
+        "labels": labels(**changes),
+        "annotations": {},
+        "startsAt": rfc3339(started),
+        "endsAt": ended,
+        "generatorURL": "http://prometheus:9090/graph",
+        "fingerprint": "5cb27538d500eefd",
+    }
+
+
+def body_json(*alerts: Json, **fields: Any) -> Json:
+    """One webhook body, version 4."""
+    return {
+        "version": "4",
+        "groupKey": "{}:{}",
+        "truncatedAlerts": 0,
+        "status": "firing",
+        "receiver": "neuron-remediator",
+        "groupLabels": {},
+        "commonLabels": {},
+        "commonAnnotations": {},
+        "externalURL": "http://alertmanager-0:9093",
+        "alerts": list(alerts),
+    } | fields
+
+
+def body(*alerts: Json, **fields: Any) -> bytes:
+    """One webhook body as it travels."""
+    return json.dumps(body_json(*alerts, **fields)).encode() + b"\n"
+
+
+def alert(
+    *, status: Literal["firing", "resolved"] = "firing", started: datetime = STARTED, **changes: str | None
+) -> Alert:
+    """One alert as the decoder hands it on."""
+    return Alert(status=status, labels=labels(**changes), starts_at=started)
+
+
+def node(*, uid: str = "uid-1", created: datetime = LONG_AGO, name: str = NODE) -> Node:
+    """One Node."""
+    return Node(NodeMetadata(name, uid, created))
+
+
+def fired(fault: str = "hbm", *, started: datetime = STARTED, latched: bool = False, device: int = 3) -> Fired:
+    """What an alert of the sample device says."""
+    return Fired(Key(NODE, device, fault), started, latched=latched)
+
+
+def record(
+    fault: str = "hbm",
+    *,
+    started: datetime = STARTED,
+    node_uid: str = "uid-1",
+    state: State = State.ACTIVE,
+    latched: bool | None = None,
+    target: Target | None = None,
+    stored: Stored | None = None,
+) -> Record:
+    """The record of one firing on device 3."""
+    kind = FAULTS[fault]
+    return Record(
+        key=Key(NODE, 3, fault),
+        node_uid=node_uid,
+        target=target or Target(DRIVER, NODE, "neuron-device-3"),
+        taint=Taint(TAINT_KEY, kind.value, kind.effect),
+        state=state,
+        latched=kind.latched if latched is None else latched,
+        episode=episode_of(started),
+        first_fired=started,
+        last_fired=started,
+        reason=kind.alert,
+        stored=stored,
+    )
+
+
+def device(name: str, device_id: int | None) -> Device:
+    """One entry of a slice."""
+    identity = {} if device_id is None else {"deviceId": AttributeValue(device_id)}
+    return Device(name, {"instanceType": AttributeValue()} | identity)
+
+
+def resource_slice(
+    *devices: Device,
+    name: str = "slice-1",
+    driver: str = DRIVER,
+    node_name: str = NODE,
+    pool: str = NODE,
+    generation: int = 1,
+) -> Slice:
+    """One ResourceSlice."""
+    spec = SliceSpec(driver=driver, pool=Pool(pool, generation), node_name=node_name, devices=list(devices))
+    return Slice(SliceMetadata(name, f"uid-{name}"), spec)
