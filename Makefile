@@ -64,7 +64,7 @@ clean: ## Remove what was built here (the stack cache stays)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(READY): requirements-dev.txt pyproject.toml
-	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' || \
+	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "making .venv: expected Python 3.11 or newer with its venv module (Debian: apt install python3-venv)" >&2; exit 1; }
 	@echo "installing the development tools into .venv …"
 	@"$(PYTHON)" -m venv .venv
