@@ -73,7 +73,9 @@ FAMILIES: Final = (
     Family(
         name="neuron_device_reading_timestamp_seconds",
         type="gauge",
-        help="When the device was last seen to be alive by the newest reading, in seconds since the epoch.",
+        help="When the heartbeat of the device was last seen to move, in seconds since the epoch. Not when its files"
+        " were last read: the driver goes on printing old values for a device that it cannot read any more, so a"
+        " device that has fallen silent ages here, although its files read well.",
         labels=("device",),
         samples=lambda s: (((index,), device.taken) for index, device in _devices(s) if device.taken is not None),
     ),

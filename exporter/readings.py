@@ -26,6 +26,8 @@ class Problem(StrEnum):
     NOT_PERMITTED = "not_permitted"
     READ_FAILED = "read_failed"
     UNPARSABLE = "unparsable"
+    NO_HEALTH_FILE = "no_health_file"
+    AMBIGUOUS_FILE = "ambiguous_file"
     DUPLICATE_SERIAL = "duplicate_serial_number"
     SOURCE_DOWN = "source_down"
     SOURCE_TIMEOUT = "source_timeout"

@@ -5,19 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from exporter.service.flags import (
-    LOG_FORMAT,
-    LOG_LEVEL,
-    Address,
-    Flag,
-    UsageError,
-    listen_address,
-    optional,
-    path,
-    positive_duration,
-    positive_int,
-    read_flags,
-)
+from exporter.service.flags import LOG_FORMAT, LOG_LEVEL, Flag, UsageError, listen_address, read_flags
+from exporter.service.parsers import Address, optional, path, positive_duration, positive_int
 
 MAX_DEVICES: Final = 1024
 # Fewer refreshes than this within the timeout could call a heartbeat frozen that was merely looked at too seldom.
@@ -43,7 +32,8 @@ _HEARTBEAT_TIMEOUT: Final = Flag(
     default="30s",
     parse=positive_duration,
     metavar="DURATION",
-    help="how long a device's heartbeat may stand still before the device counts as unreachable",
+    help="how long a device's heartbeat may stand still before the device counts as unreachable, well above four"
+    " times the heartbeat's period; a device that vanishes does after half of it",
 )
 
 

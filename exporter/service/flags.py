@@ -13,40 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast
 
 from exporter.service.build_info import version
-from exporter.service.parsers import (
-    Address,
-    address,
-    boolean,
-    choice,
-    comma_separated,
-    duration,
-    optional,
-    path,
-    positive_duration,
-    positive_int,
-    text,
-)
-
-__all__ = [
-    "LOG_FORMAT",
-    "LOG_LEVEL",
-    "Address",
-    "Flag",
-    "UsageError",
-    "Values",
-    "address",
-    "boolean",
-    "choice",
-    "comma_separated",
-    "duration",
-    "listen_address",
-    "optional",
-    "path",
-    "positive_duration",
-    "positive_int",
-    "read_flags",
-    "text",
-]
+from exporter.service.parsers import Address, address, choice
 
 T_co = TypeVar("T_co", covariant=True)
 T = TypeVar("T")

@@ -10,6 +10,8 @@ import logging
 import re
 import sys
 import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -26,6 +28,45 @@ def configure(level: str, format: str) -> None:  # noqa: A002 - the word the fla
     logging.captureWarnings(capture=True)
     for library in _BODY_PRINTING_LIBRARIES:
         logging.getLogger(library).setLevel(max(logging.INFO, logging.getLevelNamesMapping()[level.upper()]))
+
+
+@dataclass(slots=True)
+class _Spell:
+    """When a message was last logged, and how often it was left out since."""
+
+    logged: float
+    suppressed: int = 0
+
+
+class Seldom:
+    """Logs each message at most once in ``interval`` seconds, as ``clock`` (monotonic seconds) tells them.
+
+    For what a client without credentials or an outage can bring about at any rate. What is left out is counted,
+    and the next record of that message has the number in its field ``suppressed``. Messages are told apart by
+    their text, so that must be constant: whatever varies belongs into ``extra``, or memory would grow with it.
+    For use from one thread.
+    """
+
+    def __init__(self, logger: logging.Logger, interval: float, clock: Callable[[], float]) -> None:
+        self._logger = logger
+        self._interval = interval
+        self._clock = clock
+        self._spells: dict[tuple[int, str], _Spell] = {}
+
+    def warning(self, message: str, *, extra: Mapping[str, object] | None = None) -> None:
+        """Log a warning, or count it."""
+        self.log(logging.WARNING, message, extra=extra)
+
+    def log(self, level: int, message: str, *, extra: Mapping[str, object] | None = None) -> None:
+        """Log at a level of the ``logging`` module, or count it; the same text at another level is another message."""
+        now = self._clock()
+        spell = self._spells.get((level, message))
+        if spell is not None and now - spell.logged < self._interval:
+            spell.suppressed += 1
+            return
+        left_out = {"suppressed": spell.suppressed} if spell is not None and spell.suppressed else {}
+        self._spells[level, message] = _Spell(logged=now)
+        self._logger.log(level, message, extra={**(extra or {}), **left_out})
 
 
 class _StructuredFormatter(logging.Formatter):

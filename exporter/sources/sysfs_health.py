@@ -1,11 +1,13 @@
 """Is the device alive? Decides from the files of a device, now and before, what may be said of it (pure).
 
 The driver prints cached values and keeps them silently when it cannot read the device any more, so a clean
-text proves nothing: only a heartbeat that moves does. A device that was silent before anybody looked is
-therefore unknown, never healthy.
+text proves nothing: only a heartbeat that is seen to move does. A device that was silent before anybody looked,
+or that could not be read meanwhile, is therefore unknown until it is, never healthy.
 
-And silence is laid at the device's door only with a *witness*: another device of the node that went on beating
-meanwhile. When all fall silent together, the driver is at fault, and sixteen evictions would be wrong.
+And silence, whatever its kind (a heartbeat that stands still, a folder that is gone, reads that fail), is laid at
+the device's door only with a *witness*: a device that has gone on beating for half the timeout since the node
+last lost a device or got one. While the driver is unloaded it takes the devices away one by one, and when it
+hangs they fall silent together: then the driver is at fault, and sixteen evictions would be wrong.
 It must not read files or clocks. Times are monotonic seconds, apart from ``wall``, seconds since the epoch.
 """
 
@@ -16,12 +18,11 @@ from typing import Final
 
 from exporter.readings import Health, Live, Problem, Unknown, Unreachable
 from exporter.sources import sysfs_text
-from exporter.sources.sysfs_tree import Failed, Files
+from exporter.sources.sysfs_files import Failed, Files
 
 HEARTBEAT: Final = "healthcheck_heartbeat"
 COMPONENTS: Final = "unhealthy_components"
 
-_FAILED_READS: Final = 2
 # What the kernel answers for a device that does not. Other errors (no permission, no descriptors left) are the
 # exporter's own and say nothing of the device.
 _DEVICE_ERRORS: Final = frozenset({errno.EIO, errno.ENODEV, errno.ENXIO, errno.ETIMEDOUT, errno.EREMOTEIO})
@@ -30,6 +31,7 @@ _OWN_ERRORS: Final = {
     errno.EACCES: Problem.NOT_PERMITTED,
     errno.EPERM: Problem.NOT_PERMITTED,
     errno.EFBIG: Problem.UNPARSABLE,
+    errno.ENOTUNIQ: Problem.AMBIGUOUS_FILE,
 }
 
 
@@ -52,16 +54,15 @@ class Beat:
 class Trace:
     """What is remembered of one device between two readings.
 
-    ``seen``: its folder was there since the driver was loaded. ``lost``: time of the first of ``failures``
+    ``shown``: when its folder was first there since the driver was loaded. ``lost``: time of the first of the
     observations in a row without an answer. ``unreachable``: why, from the moment it was declared so until a
     live reading. ``trouble``: what stood in the way in the newest observation. ``faults``: what it said.
     """
 
-    seen: bool = False
+    shown: float | None = None
     beat: Beat | None = None
     lost: float | None = None
-    failures: int = 0
-    trouble: Problem | str | None = "not read yet"
+    trouble: Problem | None = None
     faults: frozenset[str] = frozenset()
     unreachable: str | None = None
 
@@ -78,15 +79,15 @@ class Moment:
 def observe(before: Trace, files: Files | None, moment: Moment) -> Trace:
     """Take in the files of one device; None when its folder is not there."""
     if files is None:
-        return _failing(replace(before, beat=None), Problem.DEVICE_GONE, moment)
-    before = replace(before, seen=True)
+        return _failing(before, Problem.DEVICE_GONE, moment)
+    before = replace(before, shown=moment.now if before.shown is None else before.shown)
     heartbeat, components = files.get(HEARTBEAT), files.get(COMPONENTS)
     errors = [content.errno for content in (heartbeat, components) if isinstance(content, Failed)]
     if not _DEVICE_ERRORS.isdisjoint(errors):
         return _failing(before, Problem.DEVICE_ERROR, moment)
-    trace = replace(before, lost=None, failures=0, trouble=None)
+    trace = replace(before, lost=None, trouble=None)
     if heartbeat is None or components is None:
-        return replace(trace, trouble=f"the driver shows no {HEARTBEAT if heartbeat is None else COMPONENTS}")
+        return replace(trace, trouble=Problem.NO_HEALTH_FILE)
     if isinstance(heartbeat, Failed) or isinstance(components, Failed):
         return replace(trace, trouble=_OWN_ERRORS.get(errors[0], Problem.READ_FAILED))
     value = sysfs_text.heartbeat(heartbeat)
@@ -97,20 +98,34 @@ def observe(before: Trace, files: Files | None, moment: Moment) -> Trace:
     return replace(trace, trouble=Problem.UNPARSABLE) if faults is None else replace(trace, faults=faults)
 
 
-def judge(index: int, traces: Mapping[int, Trace], moment: Moment) -> Health:
-    """What may be said of the device, given what all devices of the node did."""
-    trace = traces[index]
+def has_witness(traces: Mapping[int, Trace], moment: Moment) -> bool:
+    """Whether a device has gone on beating, unbroken, for half the timeout since the node last lost or got one.
+
+    A device that is silent itself cannot have. On a node with one device there is nobody to ask.
+    """
+    if len(traces) == 1:
+        return True
+    changes = (time for trace in traces.values() for time in (trace.shown, _silent_since(trace, moment)))
+    settled = max(time for time in changes if time is not None)
+    return any(
+        beat.changed - max(settled, beat.beating_since) >= moment.timeout / 2
+        for trace in traces.values()
+        if (beat := trace.beat) and beat.beating_since is not None
+    )
+
+
+def judge(trace: Trace, moment: Moment, *, witnessed: bool) -> Health:
+    """What may be said of the device; ``witnessed`` as `has_witness` says of all devices of the node."""
     silence = _silence(trace, moment)
     if silence is None and trace.trouble is None and trace.beat and trace.beat.beating_since is not None:
         return Live(present=trace.faults, taken=trace.beat.alive)
     if trace.unreachable is not None:
         return Unreachable(reason=trace.unreachable)
-    if silence is not None:
-        reason, since, margin = silence
-        if len(traces) == 1 or _has_witness(index, traces, since, margin):
-            return Unreachable(reason=reason)
-        return Unknown(reason=f"{reason}, and no other device was seen to beat meanwhile")
-    return Unknown(reason=str(trace.trouble or "its heartbeat has not been seen to change yet"))
+    if silence is None:
+        return Unknown(reason=str(trace.trouble or "its heartbeat has not been seen to move yet"))
+    if witnessed:
+        return Unreachable(reason=silence)
+    return Unknown(reason=f"{silence}, and no other device has gone on beating for long enough since")
 
 
 def after(trace: Trace, health: Health) -> Trace:
@@ -125,43 +140,49 @@ def after(trace: Trace, health: Health) -> Trace:
 
 
 def _failing(before: Trace, trouble: Problem, moment: Moment) -> Trace:
-    lost = moment.now if before.lost is None else before.lost
-    return replace(before, trouble=trouble, lost=lost, failures=before.failures + 1)
+    # The heartbeat has to be seen to move anew: what it did up to now says nothing of what it does afterwards.
+    return replace(before, trouble=trouble, beat=None, lost=moment.now if before.lost is None else before.lost)
 
 
 def _beat(before: Beat | None, value: int, moment: Moment) -> Beat:
     fresh = Beat(value=value, changed=moment.now, read=moment.now)
-    if before is None:
+    # After a pause of ours (a stopped process, a slow disk) an equal value may be one lap of the counter, and
+    # another one may have stood there for almost as long as the pause.
+    if before is None or moment.now - before.read > moment.timeout / 2:
         return fresh
-    paused = moment.now - before.read > moment.timeout / 2
     if value == before.value:
-        # After a pause of ours (a stopped process, a slow disk) an equal value may be one lap of the counter.
-        return fresh if paused else replace(before, read=moment.now)
-    unbroken = not paused and moment.now - before.changed < moment.timeout / 2
+        return replace(before, read=moment.now)
+    unbroken = moment.now - before.changed < moment.timeout / 2
     since = before.beating_since if unbroken and before.beating_since is not None else moment.now
     return replace(fresh, beating_since=since, alive=moment.wall)
 
 
-def _silence(trace: Trace, moment: Moment) -> tuple[str, float, float] | None:
-    """Why the device counts as silent, since when, and for how long a witness must have gone on beating."""
+def _silence(trace: Trace, moment: Moment) -> str | None:
+    """Why the device counts as silent, if it does."""
     if trace.lost is not None:
-        # A device that has not shown itself yet may still be starting: the driver makes them one by one.
-        starting = not trace.seen and moment.now - trace.lost < moment.timeout
-        if trace.failures < _FAILED_READS or starting:
+        # One failure alone may be chance, and a device that was never shown may still be starting.
+        waited = moment.now - trace.lost
+        if waited <= 0 or (trace.shown is None and waited < moment.timeout):
             return None
-        gone = trace.trouble == Problem.DEVICE_GONE
-        return ("its folder is gone" if gone else "its files cannot be read", trace.lost, 0)
-    beat = trace.beat
-    # At least three equal reads lie in between: two that are too far apart start the count anew.
-    if beat and moment.now - beat.changed >= moment.timeout:
-        return ("its heartbeat stands still", beat.changed, moment.timeout / 2)
+        return "its folder is gone" if trace.trouble == Problem.DEVICE_GONE else "its files cannot be read"
+    if trace.beat and _stood_still(trace.beat) >= moment.timeout:
+        return "its heartbeat stands still"
     return None
 
 
-def _has_witness(index: int, traces: Mapping[int, Trace], since: float, margin: float) -> bool:
-    """Whether another device was beating, without a break, for more than the margin after ``since``."""
-    return any(
-        beat.changed - max(since, beat.beating_since) > margin
-        for other, trace in traces.items()
-        if other != index and (beat := trace.beat) and beat.beating_since is not None
-    )
+def _silent_since(trace: Trace, moment: Moment) -> float | None:
+    """When the device fell silent, if it did: a heartbeat counts long before the timeout, as it must not witness.
+
+    A quarter of the timeout, half of what a witness needs: so hearts that stop one by one put off the verdict on
+    the first of them until none is left, as folders that vanish one by one do.
+    """
+    if trace.lost is not None:
+        return trace.lost
+    if trace.beat and _stood_still(trace.beat) >= moment.timeout / 4:
+        return trace.beat.changed
+    return None
+
+
+def _stood_still(beat: Beat) -> float:
+    # Up to the newest read, not up to now: what could not be read was not seen to stand still.
+    return beat.read - beat.changed

@@ -44,12 +44,17 @@ def components(content: bytes) -> Components:
     """Faults by the words of the file, which are separated by commas or white space, in any case.
 
     A word that is a plausible component name but not in the table is unknown and leaves the rest valid.
-    Anything else in the file means that its format is not understood, and then neither is its silence.
+    Anything else in the file means that its format is not understood, and then neither is its silence. A file
+    that holds nothing is no reading either: it is what an error leaves behind. That rests on an assumption, as no
+    public text says what a healthy device prints: at least a line end.
     """
     text = _text(content)
     if text is None:
         return Components(faults=None)
-    words = sorted({word for word in re.split(r"[,\s]+", text.lower()) if word} - _CLEAN)
+    written = {word for word in re.split(r"[,\s]+", text.lower()) if word}
+    if not written and "\n" not in text:
+        return Components(faults=None)
+    words = sorted(written - _CLEAN)
     named = (word for word in words if word[0].isalpha() and word not in BY_TOKEN and word not in _NO_VALUE)
     trusted = all(_COMPONENT.fullmatch(word) and word not in _NO_VALUE for word in words)
     return Components(

@@ -6,10 +6,11 @@ It must not judge what it finds. It never writes, and opens only the names it wa
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
+
+from exporter.sources.sysfs_files import Failed, Files, Tree
 
 MAX_DEPTH: Final = 6
 MAX_BYTES: Final = 4096
@@ -19,30 +20,12 @@ _DEVICE: Final = re.compile(r"neuron(0|[1-9][0-9]{0,3})", re.ASCII)
 _CORE: Final = re.compile(r"neuron_core\d*", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A file that is there and cannot be read; ``errno`` as the kernel said."""
-
-    errno: int
-
-
-Files = Mapping[str, bytes | Failed]
-"""Content of the files of one device, by name; a name that the device does not have is absent."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
-    """Everything read at one moment. ``devices`` is None when the driver is not loaded."""
-
-    devices: Mapping[int, Files] | None
-    driver_version: bytes = b""
-
-
 class TreeReader:
     """Reads ``names`` of every device below ``root``, which stands for ``/sys``. Blocking; one caller at a time.
 
     The driver has moved files between releases, so each is searched below its device, and the path kept until
-    it leads nowhere. ``needed`` are the names whose absence is worth another search at every reading.
+    it leads nowhere. ``needed`` are the names that are worth another search at every reading while they are not
+    found, or found more than once.
     """
 
     def __init__(self, root: Path, *, names: Iterable[str], needed: Iterable[str]) -> None:
@@ -50,7 +33,7 @@ class TreeReader:
         self._module = root / "module/neuron"
         self._names = frozenset(names)
         self._needed = frozenset(needed)
-        self._paths: dict[int, dict[str, str]] = {}
+        self._paths: dict[int, dict[str, str | None]] = {}
 
     def read(self) -> Tree:
         """Read everything once. Raises nothing: what cannot be read is part of the result."""
@@ -78,7 +61,7 @@ class TreeReader:
 
     def _files(self, index: int, folder: str) -> Files:
         known = self._paths.get(index)
-        if known is not None and self._needed <= known.keys():
+        if known is not None and self._needed <= {name for name, path in known.items() if path is not None}:
             files = {name: _content(path) for name, path in known.items()}
             if None not in files.values():
                 return {name: content for name, content in files.items() if content is not None}
@@ -86,19 +69,24 @@ class TreeReader:
         return {name: content for name, path in known.items() if (content := _content(path)) is not None}
 
 
-def _find(folder: str, names: frozenset[str]) -> dict[str, str]:
-    """Paths of the named files, the nearest to the device winning; symbolic links to folders are not followed."""
-    found: dict[str, str] = {}
+def _find(folder: str, names: frozenset[str]) -> dict[str, str | None]:
+    """Paths of the named files, the nearest to the device winning; symbolic links to folders are not followed.
+
+    None for a name that several of the nearest files have: to take one of them would be a guess.
+    """
+    found: dict[str, str | None] = {}
     level, seen = [folder], 0
     for _ in range(MAX_DEPTH):
         below: list[str] = []
+        here: dict[str, str | None] = {}
         for path in level:
             seen += 1
             folders, files = _entries(path) if seen <= _MAX_FOLDERS else ([], [])
             below.extend(folders)
             for file in files:
                 if (name := os.path.basename(file)) in names:  # noqa: PTH119 - a walk in text is 5 times faster
-                    found.setdefault(name, file)
+                    here[name] = None if name in here else file
+        found = here | found
         level = sorted(below)
     return found
 
@@ -119,8 +107,10 @@ def _entries(path: str) -> tuple[list[str], list[str]]:
     return folders, files
 
 
-def _content(path: str) -> bytes | Failed | None:
+def _content(path: str | None) -> bytes | Failed | None:
     """Content of a file, why it cannot be read, or None if it is not there. One beyond 4 KiB is not read."""
+    if path is None:
+        return Failed(errno.ENOTUNIQ)
     try:
         # Not blocking: whatever stands where a file should be must not hang the reader.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -10,12 +10,15 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from alerts.faults import FAULTS
+from alerts.faults import FAULTS, UNREACHABLE
 from exporter.collector import SnapshotCollector
 from exporter.polling import Poller
+from exporter.readings import Problem
 from exporter.sources.sysfs import Clock, SysfsSource
 from tests.simulation.driver import Layout, SimulatedDriver
 
+ALL_ABSENT = dict.fromkeys(FAULTS, 0.0)
+ONLY_UNREACHABLE = {UNREACHABLE.name: 1.0}
 TIMEOUT = 30.0
 WALL_OFFSET = 1_800_000_000.0
 
@@ -51,6 +54,10 @@ class Page:
         assert len(states) == 1
         return states[0]
 
+    def errors(self, reason: Problem) -> float | None:
+        """How often something went wrong for that reason."""
+        return self.value("neuron_exporter_errors_total", reason=reason)
+
     def labels(self, name: str) -> list[dict[str, str]]:
         """Label sets of all series of that name."""
         return [dict(labels) for found, labels in self.samples if found == name]
@@ -77,20 +84,27 @@ class Rig:
 
     async def step(self, seconds: float = 0.5, *, beat: bool = True) -> Page:
         """Let time pass, the hearts beat once, and the exporter refresh once."""
-        await self._advance(seconds, beat=beat)
+        await self.refresh(seconds, beat=beat)
         return self.page()
 
     async def run(self, seconds: float, *, beat: bool = True) -> Page:
         """Refresh at the usual rate for so long."""
         for _ in range(round(seconds / 0.5)):
-            await self._advance(0.5, beat=beat)
+            await self.refresh(0.5, beat=beat)
         return self.page()
 
-    async def _advance(self, seconds: float, *, beat: bool) -> None:
+    async def refresh(self, seconds: float = 0.5, *, beat: bool = True) -> None:
+        """Do the same as ``step``, without a scrape."""
         self.now += seconds
         if beat:
             self.driver.beat()
         await self.poller.refresh()
+
+    @property
+    def unreachable(self) -> list[int]:
+        """Devices that the newest refresh found unreachable."""
+        devices = self.poller.snapshot.devices
+        return [index for index, device in devices.items() if device.faults.get(UNREACHABLE.name)]
 
     def page(self) -> Page:
         """Scrape, in both formats, which must say the same."""

@@ -6,10 +6,8 @@ import pytest
 
 from alerts.faults import FAULTS, HEALTHY, UNREACHABLE, Fault
 from exporter.readings import Problem
-from tests.exporter.rig import TIMEOUT, WALL_OFFSET, Rig
+from tests.exporter.rig import ALL_ABSENT, TIMEOUT, WALL_OFFSET, Rig
 from tests.simulation.driver import Layout
-
-ALL_ABSENT = dict.fromkeys(FAULTS, 0.0)
 
 
 async def test_a_healthy_device_has_all_eleven_faults_at_zero(rig: Rig) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from exporter.polling import Poller
 from exporter.readings import Live, Problem, Reading, SourceReport, SourceUp
+from tests.stack.process import wait_for
 
 CLEAN = SourceUp(readings={0: Reading(health=Live(present=frozenset(), taken=1.0))})
 
@@ -36,10 +37,11 @@ def poller(source: Scripted) -> Poller:
     return Poller((source,), expected=(), interval=0.001, monotonic=time.monotonic, timeout=0.02)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - a snapshot has no event to wait for
-            await asyncio.sleep(0.001)
+async def until(condition: Callable[[], bool], what: str) -> None:
+    async def now() -> bool:
+        return condition()
+
+    await wait_for(now, timeout=10, what=what)
 
 
 @pytest.mark.parametrize(
@@ -63,13 +65,13 @@ async def test_the_loop_survives_a_failure_of_its_own(
 ) -> None:
     under_test = poller(Scripted(CLEAN))
     async with under_test.running():
-        await until(lambda: under_test.snapshot.sources["scripted"])
+        await until(lambda: under_test.snapshot.sources["scripted"], "the source to be up")
         with monkeypatch.context() as broken:
             broken.setattr("exporter.polling.fuse", lambda *_: 1 / 0)
-            await until(lambda: under_test.snapshot.errors[Problem.REFRESH_FAILED] > 2)
+            await until(lambda: under_test.snapshot.errors[Problem.REFRESH_FAILED] > 2, "three failures")
             assert under_test.snapshot.sources == {"scripted": False}
             assert under_test.snapshot.devices[0].state == "unknown"
-        await until(lambda: under_test.snapshot.devices[0].state == "healthy")
+        await until(lambda: under_test.snapshot.devices[0].state == "healthy", "a reading")
     assert any("refreshing: failed" in record.getMessage() for record in caplog.records)
 
 

@@ -1,15 +1,12 @@
 """The exporter as a process: started, scraped, stopped."""
 
-import http.client
-import os
 import re
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -18,86 +15,73 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from tests.exporter.rig import Page
 from tests.exporter.test_service_web import PROMETHEUS_ACCEPT
 from tests.simulation.driver import SimulatedDriver
+from tests.stack.http import Response, request
+from tests.stack.process import Process, wait_until
 
 COMMAND = (sys.executable, "-m", "exporter")
 
 
 def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, f"waiting for {what}: not within 20 s"
-        time.sleep(0.02)
+    wait_until(condition, timeout=20, what=what)
 
 
 class Exporter:
     """A running exporter process."""
 
-    def __init__(self, process: subprocess.Popen[str], port: int, log: Path) -> None:
+    def __init__(self, process: Process) -> None:
         self.process = process
-        self.port = port
-        self.log = log
+        found = re.search(r"msg=listening address=127.0.0.1:(\d+)", self.log)
+        assert found, self.log
+        self.port = int(found[1])
 
-    def get(self, route: str) -> tuple[int, http.client.HTTPMessage, str]:
+    @property
+    def log(self) -> str:
+        """Everything it has printed."""
+        return self.process.log_path.read_text()
+
+    def get(self, route: str) -> Response:
         """Request as Prometheus does."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
-        try:
-            connection.request("GET", route, headers={"Accept": PROMETHEUS_ACCEPT})
-            response = connection.getresponse()
-            return response.status, response.headers, response.read().decode()
-        finally:
-            connection.close()
+        url = f"http://127.0.0.1:{self.port}{route}"
+        return request("GET", url, headers={"Accept": PROMETHEUS_ACCEPT}, check=False)
 
     def page(self) -> Page:
         """Scrape and parse."""
-        _, _, body = self.get("/metrics")
-        return Page(text_string_to_metric_families(body))  # type: ignore[no-untyped-call]
+        return Page(text_string_to_metric_families(self.get("/metrics").text))  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def running(root: Path, log: Path, **environ: str) -> Iterator[Exporter]:
-    with log.open("w") as written:
-        process = subprocess.Popen(
-            (*COMMAND, "--web.listen-address=127.0.0.1:0", f"--sysfs.root={root}", "--refresh-interval=50ms"),
-            stderr=written,
-            stdout=written,
-            text=True,
-            env={**os.environ, **environ},
-        )
-    try:
-        until(lambda: "msg=listening" in log.read_text() or process.poll() is not None, "the exporter to listen")
-        found = re.search(r"msg=listening address=127.0.0.1:(\d+)", log.read_text())
-        assert found, log.read_text()
-        yield Exporter(process, int(found[1]), log)
-    finally:
-        process.kill()
-        process.wait()
+def running(root: Path, log_dir: Path, **environ: str) -> Iterator[Exporter]:
+    arguments = ("--web.listen-address=127.0.0.1:0", f"--sysfs.root={root}", "--refresh-interval=50ms")
+    with Process("exporter", (*COMMAND, *arguments), log_dir, env=environ) as process:
+        process.wait_ready(lambda: "msg=listening" in process.log_path.read_text())
+        yield Exporter(process)
 
 
 def test_started_scraped_and_stopped(tmp_path: Path) -> None:
     driver = SimulatedDriver(tmp_path / "sys", devices=16)
-    with driver.beating(0.02), running(tmp_path / "sys", tmp_path / "log") as exporter:
+    with driver.beating(0.02), running(tmp_path / "sys", tmp_path) as exporter:
         until(lambda: exporter.page().value("neuron_devices_reporting") == 16, "sixteen live devices")
-        status, headers, body = exporter.get("/metrics")
-        assert status == 200
-        assert headers["Content-Type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
-        assert int(headers["Content-Length"]) == len(body.encode())
-        assert body.endswith("# EOF\n")
+        answer = exporter.get("/metrics")
+        assert answer.status == HTTPStatus.OK
+        assert answer.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+        assert int(answer.headers["content-length"]) == len(answer.body)
+        assert answer.text.endswith("# EOF\n")
         page = exporter.page()
         assert len(page.labels("neuron_device_fault")) == 16 * 11
         assert len(page.labels("neuron_exporter_build_info")) == 1
         driver.set_components(3, "hbm\n")
         until(lambda: exporter.page().faults(3)["hbm"] == 1, "the fault on the page")
-        assert exporter.get("/readyz")[0] == exporter.get("/livez")[0] == exporter.get("/")[0] == 200
-        assert exporter.get("/nothing")[0] == 404
-        exporter.process.send_signal(signal.SIGTERM)
-        assert exporter.process.wait(timeout=10) == 0
-    assert "Traceback" not in exporter.log.read_text()
+        statuses = {route: exporter.get(route).status for route in ("/readyz", "/livez", "/", "/nothing")}
+        assert statuses == {"/readyz": 200, "/livez": 200, "/": 200, "/nothing": 404}
+        exporter.process.stop()
+    assert exporter.process.returncode == 0
+    assert "Traceback" not in exporter.log
 
 
 def test_a_hundred_aborted_connections_leave_no_traceback_and_no_leak(tmp_path: Path) -> None:
     """Symptom: a client gone while the page is written costs a traceback for each scrape."""
     driver = SimulatedDriver(tmp_path / "sys")
-    with driver.beating(0.02), running(tmp_path / "sys", tmp_path / "log") as exporter:
+    with driver.beating(0.02), running(tmp_path / "sys", tmp_path) as exporter:
         descriptors = Path(f"/proc/{exporter.process.pid}/fd")
         until(lambda: exporter.page().value("neuron_devices_reporting") == 16, "sixteen live devices")
         before = len(list(descriptors.iterdir()))
@@ -107,22 +91,21 @@ def test_a_hundred_aborted_connections_leave_no_traceback_and_no_leak(tmp_path: 
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
                 client.sendall(b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n" if number % 2 else b"GET /me")
         until(lambda: len(list(descriptors.iterdir())) <= before + 2, "the descriptors to be closed")
-        assert exporter.get("/metrics")[0] == 200
-        exporter.process.send_signal(signal.SIGTERM)
-        assert exporter.process.wait(timeout=10) == 0
-    log = exporter.log.read_text()
-    assert "Traceback" not in log
-    assert "level=error" not in log
+        assert exporter.get("/metrics").status == HTTPStatus.OK
+        exporter.process.stop()
+    assert exporter.process.returncode == 0
+    assert "Traceback" not in exporter.log
+    assert "level=error" not in exporter.log
 
 
 def test_without_a_driver_it_serves_and_says_so(tmp_path: Path) -> None:
-    with running(tmp_path / "no such folder", tmp_path / "log", NEURON_EXPORTER_DEVICES_EXPECTED="2") as exporter:
-        until(lambda: exporter.get("/readyz")[0] == 200, "the first collection")
+    with running(tmp_path / "no such folder", tmp_path, NEURON_EXPORTER_DEVICES_EXPECTED="2") as exporter:
+        until(lambda: exporter.get("/readyz").status == HTTPStatus.OK, "the first collection")
         page = exporter.page()
         assert page.value("neuron_source_up", source="sysfs") == 0
         assert page.labels("neuron_device_fault") == []
         assert [page.state(0), page.state(1)] == ["unknown", "unknown"]
-        assert exporter.log.read_text().count("source delivers nothing") == 1
+        assert exporter.log.count("source delivers nothing") == 1
 
 
 def test_every_wrong_flag_is_named_and_the_exit_code_is_two() -> None:
@@ -150,15 +133,10 @@ def test_an_address_in_use_is_one_line_and_the_exit_code_is_one() -> None:
 @pytest.mark.parametrize("layout", ["2.30", "2.31"])
 def test_the_simulation_runs_as_a_process(tmp_path: Path, layout: str) -> None:
     command = (sys.executable, "-m", "tests.simulation", "--root", tmp_path, "--devices", "2", "--layout", layout)
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        assert "simulating 2 devices" in process.stdout.readline()
+    with Process("simulation", command, tmp_path) as process:
+        process.wait_ready(lambda: "simulating 2 devices" in process.log_path.read_text())
         [heartbeat] = (tmp_path / "devices/virtual/neuron_device/neuron1").rglob("healthcheck_heartbeat")
         first = heartbeat.read_text()
         until(lambda: heartbeat.read_text() != first, "a beat")
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=10) == 0
-    finally:
-        process.kill()
-        process.communicate()
+        process.stop()
+    assert process.returncode == 0

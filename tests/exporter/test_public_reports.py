@@ -10,12 +10,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import generate_latest
 
-from alerts.faults import FAULTS
 from exporter.readings import Problem
 from exporter.sources.sysfs_health import COMPONENTS
-from tests.exporter.rig import TIMEOUT, WALL_OFFSET, Rig
-
-ALL_ABSENT = dict.fromkeys(FAULTS, 0.0)
+from tests.exporter.rig import ALL_ABSENT, TIMEOUT, WALL_OFFSET, Rig
 
 
 async def test_a_device_that_cannot_be_read_does_not_blank_the_page(tmp_path: Path) -> None:
@@ -87,7 +84,7 @@ async def test_no_sample_has_a_timestamp(rig: Rig) -> None:
     assert [line for line in samples if not re.fullmatch(r"\w+(\{.*\})? \S+", line)] == []
 
 
-@pytest.mark.parametrize("blank", ["", "null", "-1", "9223372036854775807", "N/A", "NaN"])
+@pytest.mark.parametrize("blank", ["", "null", "-1", "9223372036854775807", "N/A", "NaN", " "])
 async def test_a_sentinel_is_no_reading(rig: Rig, blank: str) -> None:
     """Symptom: blank and sentinel values after an error are exported as if they were measured."""
     rig.driver.freeze(3)
@@ -96,7 +93,7 @@ async def test_a_sentinel_is_no_reading(rig: Rig, blank: str) -> None:
     page = await rig.step()
     assert page.value("neuron_device_ecc_errors", device="3", memory="sram", kind="uncorrectable") is None
     assert page.faults(3) == ALL_ABSENT
-    rig.driver.health_file(3, COMPONENTS if blank else "healthcheck_heartbeat").write_text(blank)
+    rig.driver.health_file(3, COMPONENTS).write_text(blank)
     page = await rig.step()
     assert page.faults(3) == {}
     assert page.state(3) == "unknown"

@@ -6,23 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from exporter.service.flags import (
-    LOG_LEVEL,
+from exporter.service.flags import LOG_LEVEL, Flag, UsageError, Values, listen_address, read_flags
+from exporter.service.parsers import (
     Address,
-    Flag,
-    UsageError,
-    Values,
     address,
     boolean,
     choice,
     comma_separated,
     duration,
-    listen_address,
     optional,
     path,
     positive_duration,
     positive_int,
-    read_flags,
     text,
 )
 from exporter.settings import read_settings

@@ -20,6 +20,7 @@ def _restored_logging() -> Iterator[None]:
 
 
 LOG = logging.getLogger("somewhere")
+REFUSED = "notification refused"
 HOSTILE = 'a b="c"\nlevel=error msg=forged\r\x1b[31m ü'
 
 
@@ -71,3 +72,42 @@ def test_warnings_are_log_lines(capsys: pytest.CaptureFixture[str]) -> None:
         warnings.simplefilter("always")
         warnings.warn("deprecated", DeprecationWarning, stacklevel=1)
     assert "level=warning" in capsys.readouterr().err
+
+
+def suppressed(caplog: pytest.LogCaptureFixture, message: str) -> list[int]:
+    """How many each record of the message says were left out before it."""
+    return [getattr(record, "suppressed", 0) for record in caplog.records if record.getMessage() == message]
+
+
+def test_a_flood_is_one_line_an_interval_that_says_how_many_were_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    now = 1000.0
+    seldom = logs.Seldom(LOG, 10, lambda: now)
+    for _ in range(250):
+        seldom.warning(REFUSED, extra={"remote": "10.0.0.1"})
+        now += 0.1
+    assert suppressed(caplog, REFUSED) == [0, 99, 99]
+    now += 60
+    seldom.warning(REFUSED)
+    seldom.warning(REFUSED)
+    assert suppressed(caplog, REFUSED) == [0, 99, 99, 49]
+    now += 10
+    seldom.warning(REFUSED)
+    now += 10
+    seldom.warning(REFUSED)
+    assert suppressed(caplog, REFUSED) == [0, 99, 99, 49, 1, 0]
+    assert {record.levelname for record in caplog.records} == {"WARNING"}
+    assert vars(caplog.records[0])["remote"] == "10.0.0.1"
+
+
+def test_one_message_does_not_hold_up_another(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    seldom = logs.Seldom(LOG, 10, lambda: 1000.0)
+    for _ in range(3):
+        seldom.warning(REFUSED)
+        seldom.log(logging.INFO, REFUSED)
+        seldom.warning("no answer of the API server")
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("WARNING", REFUSED),
+        ("INFO", REFUSED),
+        ("WARNING", "no answer of the API server"),
+    ]
