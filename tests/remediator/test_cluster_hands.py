@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -113,7 +114,10 @@ async def test_our_rule_that_was_damaged_asks_for_a_firing_and_is_mended_by_it(l
     assert damaged is not None
     assert damaged.state is State.WITHHELD
     assert await live.post(firing(remediation="clear", episode=damaged.episode)) == 200
-    assert live.record() == damaged
+    still = live.record()
+    assert still is not None
+    # The eviction controller may have written its status meanwhile, which moves the version and nothing else.
+    assert replace(still, stored=None) == replace(damaged, stored=None)
     assert await live.post(alert) == 200
 
     after = await live.rule()

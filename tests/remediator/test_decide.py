@@ -163,6 +163,14 @@ def test_a_slice_that_is_gone_moves_nothing() -> None:
     assert answer(fired(), placed, target=convention) is Outcome.UNCHANGED
 
 
+def test_a_guess_takes_the_place_of_what_is_no_target_at_all() -> None:
+    """Without a slice, a selector that a hand has emptied is mended by the driver's naming convention."""
+    emptied = record(stored=STORED, state=State.WITHHELD, target=Target(DRIVER, "?", "?", placed=False))
+    convention = Target(DRIVER, NODE, "neuron-device-3", placed=False)
+
+    assert answer(fired(), emptied, target=convention) == Update(record(stored=STORED, target=convention))
+
+
 def test_a_record_of_the_machine_before_is_replaced_never_written_over() -> None:
     """Applied over, the rule would keep the time at which the old machine was tainted."""
     void = record("link_efa", node_uid="uid-0", latched=True, stored=STORED)

@@ -232,6 +232,15 @@ def test_a_shortened_name_needs_the_rest(damage: str) -> None:
     assert read(changed(object_, damage, None)) is None
 
 
+def test_a_shortened_name_gives_no_second_key_to_a_fault_spelled_otherwise() -> None:
+    """Names write `_` as `-`: where the name holds no fault, a label with the `-` must not become one."""
+    long_node = ("a" * 60 + ".") * 4 + "b"
+    object_ = stored_object(replace(record("link_efa"), key=Key(long_node, 3, "link_efa")))
+
+    assert read(object_) is not None
+    assert read(changed(object_, f"{LABELS} {PREFIX}fault", "link-efa")) is None
+
+
 def damaged(annotation: str, value: str | None, *, fault: str = "link_efa") -> Record:
     survivor = read(changed(stored_object(record(fault)), f"{ANNOTATIONS} {PREFIX}{annotation}", value))
     assert survivor is not None
