@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from aiohttp import hdrs, web
 
+from exporter.service.logs import Seldom
 from exporter.service.web import add_health_routes, metrics_handler
 from remediator.errors import NotificationError, UnavailableError
 from remediator.notification import parse
@@ -34,6 +36,9 @@ BODY_SECONDS = 4.0
 ANSWER_SECONDS = 9.0
 """Body and work together: Alertmanager gives up after 10 s and posts again while we would still be at work."""
 
+LOG_SECONDS = 10.0
+"""Who sends rubbish, or has no token, fills no log: one line of a kind in this time, with the number left out."""
+
 Answer = tuple[str, web.Response]
 
 
@@ -47,6 +52,7 @@ class Webhook:
         self._metrics = metrics
         self._token = token
         self._body_seconds = body_seconds
+        self._seldom = Seldom(_LOG, LOG_SECONDS, time.monotonic)
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer one request."""
@@ -60,6 +66,7 @@ class Webhook:
 
     async def _answer(self, request: web.Request) -> Answer:
         if self._token is not None and not self._token.admits(request.headers.get(hdrs.AUTHORIZATION, "")):
+            self._seldom.warning("notification refused: no or wrong bearer token", extra={"remote": request.remote})
             return "unauthorized", _closing(HTTPStatus.UNAUTHORIZED, "expected the bearer token of the webhook")
         not_ready = self._remediator.not_ready()
         if not_ready is not None:
@@ -70,7 +77,7 @@ class Webhook:
         try:
             notification = parse(body)
         except NotificationError as error:
-            _LOG.warning("notification refused", extra={"error": str(error)})
+            self._seldom.warning("notification refused", extra={"error": str(error)})
             return "malformed", web.Response(status=HTTPStatus.BAD_REQUEST, text=f"{error}\n")
         try:
             await self._remediator.handle(notification)
@@ -88,9 +95,9 @@ class Webhook:
         except TimeoutError:
             text = f"the body did not arrive within {self._body_seconds:g} s"
             return "timeout", _closing(HTTPStatus.REQUEST_TIMEOUT, text)
-        except web.RequestPayloadError:
-            text = "reading the notification: the body is not in its `Content-Encoding`, or not complete"
-            return "malformed", _closing(HTTPStatus.BAD_REQUEST, text)
+        except (web.RequestPayloadError, ConnectionError):
+            # Nobody is left to read the answer; the library wants one all the same.
+            return "disconnected", _closing(HTTPStatus.BAD_REQUEST, "the body is not complete")
 
 
 def _closing(status: HTTPStatus, sentence: str) -> web.Response:

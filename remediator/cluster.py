@@ -65,8 +65,9 @@ class _ResourceList(msgspec.Struct, frozen=True):
 class Api:
     """Requests to the API server. Raises `ConflictError`, `ExpiredError` or `UnavailableError`, nothing else."""
 
-    def __init__(self, api_client: client.ApiClient) -> None:
-        self._client = api_client
+    def __init__(self, session: aiohttp.ClientSession, configuration: client.Configuration) -> None:
+        self._session = session
+        self._configuration = configuration
 
     async def get(self, path: str, decode_as: type[T], **query: str) -> T | None:
         """Read one object or list; None when the server says it is not there."""
@@ -134,18 +135,22 @@ class Api:
         body: Mapping[str, Any] | None = None,
         content_type: str = "application/json",
     ) -> aiohttp.ClientResponse:
-        # The client checks no status without preloading and knows no default timeout; both are ours to do.
-        response: aiohttp.ClientResponse = await self._client.call_api(
-            path,
+        headers = {"Accept": "application/json", "Content-Type": content_type}
+        # Asked for each time: the configuration reads a rotated token anew.
+        if authorization := await self._configuration.get_api_key_with_prefix("BearerToken"):
+            headers["Authorization"] = authorization
+        return await self._session.request(
             method,
-            query_params=list(query.items()),
-            header_params={"Accept": "application/json", "Content-Type": content_type},
-            body=body,
-            auth_settings=["BearerToken"],
-            _preload_content=False,
-            _request_timeout=limits,
+            f"{self._configuration.host}{path}",
+            params=query,
+            data=None if body is None else msgspec.json.encode(body),
+            headers=headers,
+            timeout=limits,
+            proxy=self._configuration.proxy,
+            proxy_headers=self._configuration.proxy_headers,
+            server_hostname=self._configuration.tls_server_name,
+            allow_redirects=False,
         )
-        return response
 
 
 @asynccontextmanager
@@ -166,26 +171,20 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[Api]:
             f"reading the cluster's credentials: {reason}; expected --kubeconfig or a Pod",
         ) from error
     configuration.proxy = configuration.proxy or _proxy_of_environment(str(configuration.host))
+    # The client's own requests copy each body and ask a thread for proxies and netrc, twice: half as long again as the
+    # API server takes for a create. Its credentials and its connector, with TLS set up, are what is used of it.
     async with client.ApiClient(configuration) as api_client:
-        _look_up_nothing_per_request(api_client)
-        yield Api(api_client)
+        connector = api_client.rest_client.pool_manager.connector
+        async with aiohttp.ClientSession(
+            connector=connector, connector_owner=False, read_bufsize=_LINE_LIMIT
+        ) as session:
+            yield Api(session, configuration)
 
 
 def _proxy_of_environment(url: str) -> str | None:
     """The proxy that HTTPS_PROXY and NO_PROXY ask for, looked up once."""
     parts = urlsplit(url)
     return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
-
-
-def _look_up_nothing_per_request(api_client: client.ApiClient) -> None:
-    """Take the session's trust in the environment away, and keep its connector.
-
-    With it, every request waits twice for a thread, to read proxies and netrc: half as long again as the API
-    server's own work on a create.
-    """
-    trusting = api_client.rest_client.pool_manager
-    api_client.rest_client.pool_manager = aiohttp.ClientSession(connector=trusting.connector, read_bufsize=_LINE_LIMIT)
-    trusting.detach()
 
 
 def object_path(collection: str, name: str) -> str:

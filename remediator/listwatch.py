@@ -10,6 +10,7 @@ import asyncio
 import logging
 import random
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import aiohttp
@@ -63,8 +64,11 @@ class _Event(msgspec.Struct, frozen=True):
     object: msgspec.Raw
 
 
-class _AnyObject(msgspec.Struct, frozen=True):
+class _Versioned(msgspec.Struct, frozen=True):
     metadata: _ListMetadata = _ListMetadata()
+
+
+class _Status(msgspec.Struct, frozen=True):
     code: int = 0
     message: str = ""
 
@@ -150,19 +154,20 @@ class ListWatch(Generic[T]):
 
     def _event(self, line: bytes) -> str:
         event = decode(line, _Event, self.path)
-        about = decode(event.object, _AnyObject, self.path)
         match event.type:
             case "ADDED" | "MODIFIED":
                 self.sink.put(decode(event.object, self.kind, self.path))
             case "DELETED":
                 self.sink.remove(decode(event.object, self.kind, self.path))
-            case "ERROR" if about.code == 410:  # noqa: PLR2004 - HTTP 410, as the Status says it
-                raise ExpiredError(f"watching {self.path}: {about.message}")
             case "ERROR":
-                raise UnavailableError(Refusal.SERVER_ERROR, f"watching {self.path}: {about.message}")
+                raise self._error(decode(event.object, _Status, self.path))
             case _:
                 pass  # a bookmark: only its version matters
-        return about.metadata.resource_version
+        return decode(event.object, _Versioned, self.path).metadata.resource_version
+
+    def _error(self, status: _Status) -> ExpiredError | UnavailableError:
+        told = f"watching {self.path}: {status.message}"
+        return ExpiredError(told) if status.code == HTTPStatus.GONE else UnavailableError(Refusal.SERVER_ERROR, told)
 
 
 async def _pause() -> None:

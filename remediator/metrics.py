@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from remediator.records import Record
 
-RESULTS = ("accepted", "malformed", "unauthorized", "too_large", "timeout", "not_ready", "failed")
+RESULTS = ("accepted", "malformed", "unauthorized", "too_large", "timeout", "disconnected", "not_ready", "failed")
 """What became of one webhook request."""
 
 ACTIONS = ("create", "update", "delete")

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
+from exporter.service.logs import Seldom
 from remediator.decide import (
     Action,
     Cleared,
@@ -45,11 +46,13 @@ _AUDIT = logging.getLogger("remediator.audit")
 _CONCURRENT_ALERTS = 32
 """Alerts of one notification worked on at once; more than this gains nothing at the API server."""
 
+_LOG_SECONDS = 10.0
+
 _SPOKE_OF_US = frozenset({Outcome.APPLIED, Outcome.UNCHANGED, Outcome.CLEARED})
 """Outcomes that prove that an alert was about this cluster: node names repeat, so a guess would not do."""
 
-_ATTEMPTS = 6
-"""Decisions on one alert before a conflict that does not end is the sender's to repeat."""
+_MORE_ATTEMPTS = 5
+"""Decisions on one alert after a conflict; one that does not end is the sender's to repeat."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,8 @@ class Remediator:
         self._clock = clock
         self._elapsed = elapsed
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        # Alertmanager asks again every second, for each alert: an API server that is away must not fill the log.
+        self._seldom = Seldom(_LOG, _LOG_SECONDS, elapsed)
         self._cluster_learnt: str | None = None
 
     def not_ready(self) -> str | None:
@@ -114,9 +119,12 @@ class Remediator:
                 "notification is truncated: alerts were lost; expected max_alerts 0 on the route",
                 extra={"truncated": notification.truncated_alerts},
             )
-        async with asyncio.TaskGroup() as group:
-            for alert in notification.alerts:
-                group.create_task(one(alert))
+        if len(notification.alerts) == 1:  # as the route that ships sends them
+            await one(notification.alerts[0])
+        else:
+            async with asyncio.TaskGroup() as group:
+                for alert in notification.alerts:
+                    group.create_task(one(alert))
         if failures:
             raise failures[0]
 
@@ -130,7 +138,7 @@ class Remediator:
             async with self._one_writer(meaning.key):
                 outcome = await self._settle(meaning, started)
         except UnavailableError as error:
-            _LOG.warning("acting on an alert: failed", extra={"record": str(meaning.key), "error": str(error)})
+            self._seldom.warning("acting on an alert: failed", extra={"record": str(meaning.key), "error": str(error)})
             raise
         except Exception as error:
             # A bug that one alert meets must cost neither the others nor this one: it is asked for again.
@@ -145,7 +153,7 @@ class Remediator:
         expected = self._identity.cluster or (self._cluster_learnt if named else None)
         meaning = triage(alert, cluster=expected)
         if meaning is Outcome.IGNORED_OTHER_CLUSTER:
-            _LOG.warning(
+            self._seldom.warning(
                 "ignoring an alert: it is of another cluster",
                 extra={
                     "cluster": named,
@@ -161,22 +169,27 @@ class Remediator:
 
     async def _settle(self, meaning: Fired | Cleared, started: float) -> Outcome:
         """Decide and act, anew as long as somebody else changes the record meanwhile."""
+        try:
+            return await self._decide_and_act(meaning, started)
+        except ConflictError:
+            return await self._settle_conflict(meaning, started)
+
+    async def _settle_conflict(self, meaning: Fired | Cleared, started: float) -> Outcome:
         retrying = AsyncRetrying(
             retry=retry_if_exception_type(ConflictError),
-            stop=stop_after_attempt(_ATTEMPTS),
+            stop=stop_after_attempt(_MORE_ATTEMPTS),
             wait=wait_random_exponential(multiplier=0.02, max=0.5),
             reraise=True,
         )
         try:
             async for attempt in retrying:
                 with attempt:
-                    if attempt.retry_state.attempt_number > 1:
-                        await self._backend.refresh(meaning.key)
+                    await self._backend.refresh(meaning.key)
                     outcome = await self._decide_and_act(meaning, started)
         except ConflictError as error:
             raise UnavailableError(
                 Refusal.CONFLICT,
-                f'writing record "{meaning.key}": still in conflict after {_ATTEMPTS} attempts',
+                f'writing record "{meaning.key}": still in conflict after {1 + _MORE_ATTEMPTS} attempts',
             ) from error
         return outcome
 

@@ -8,8 +8,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final
 
 from aiohttp import web
@@ -18,6 +19,18 @@ from exporter.service.flags import UsageError
 from exporter.service.parsers import Address
 
 _LOG: Final = logging.getLogger(__name__)
+SERVER_OPTIONS: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        # A line for each scrape and each probe hides the ones that matter.
+        "access_log": None,
+        # Nobody sends compressed requests; decoding them would take a bomb, and trip over what only claims to be one.
+        "auto_decompress": False,
+        # Who was answered before its whole request came has this many seconds to stop sending.
+        "lingering_time": 1.0,
+        # A client that leaves does not stop work that was begun.
+        "handler_cancellation": False,
+    }
+)
 _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -39,9 +52,7 @@ async def serve(
     StartError when the address cannot be listened on.
     """
     stop = stop or asyncio.Event()
-    # No access log: a line for each scrape and each probe hides the ones that matter.
-    # Nobody sends compressed requests; decoding them would take a bomb, and trip over what only claims to be one.
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=shutdown_timeout, auto_decompress=False)
+    runner = web.AppRunner(app, shutdown_timeout=shutdown_timeout, **SERVER_OPTIONS)
     with _signals_set(stop):
         try:
             await runner.setup()

@@ -51,20 +51,27 @@ class RecordCache:
 
     def put(self, object_: Rule) -> None:
         """Take one rule that was added or changed; one that says nothing any more is dropped."""
-        uid, record = object_.metadata.uid, from_object(object_)
-        key = record.key if record else self._keys.get(uid)
-        held = self._records.get(key) if key else None
-        if uid in self._deleted or (held and _version(held) > int(object_.metadata.resource_version)):
+        uid = object_.metadata.uid
+        if uid in self._deleted or self._newest(uid) >= int(object_.metadata.resource_version):
             return
+        record = from_object(object_)
         if record is None:
             _LOG.warning(
                 "reading a rule of ours: its labels and name do not say which fault it stands for; delete it by hand",
                 extra={"rule": object_.metadata.name},
             )
             self._drop_uid(uid)
-        else:
+            return
+        held = self._records.get(record.key)
+        if held is None or _version(held) < _version(record):
             self._records[record.key] = record
             self._keys[uid] = record.key
+
+    def _newest(self, uid: str) -> int:
+        """The version in which that very rule is held; 0 if it is not. Most events tell what our own write told."""
+        key = self._keys.get(uid)
+        held = self._records.get(key) if key else None
+        return _version(held) if held and held.stored and held.stored.uid == uid else 0
 
     def remove(self, object_: Rule) -> None:
         """Drop one rule; its successor of the same name stays."""

@@ -12,7 +12,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp.test_utils import TestServer
 
+from exporter.service.process import SERVER_OPTIONS
 from remediator.app import BODY_SECONDS, WEBHOOK, Webhook, make_app
 from remediator.backends.device_taint_rule import DeviceTaintRuleBackend
 from remediator.caches import Caches
@@ -26,6 +28,7 @@ from tests.remediator.samples import DRIVER, NODE, TAINT_KEY, Json, body
 from tests.stack.pipeline import install
 
 if TYPE_CHECKING:
+    from aiohttp import web
     from aiohttp.test_utils import TestClient
     from pytest_aiohttp import AiohttpClient
 
@@ -96,6 +99,13 @@ class Service:
         return {sample.labels[label]: sample.value for sample in samples if sample.value}
 
 
+class AsServed(TestServer):
+    """A server with the options of the real one: the library's own for tests cancels a handler whose client leaves."""
+
+    async def _make_runner(self, **kwargs: Any) -> web.BaseRunner:
+        return await super()._make_runner(**{**kwargs, **SERVER_OPTIONS})
+
+
 @pytest.fixture
 def make_service(aiohttp_client: AiohttpClient) -> MakeService:
     """Give a factory of running services: with the default token and no cluster name unless told otherwise."""
@@ -115,7 +125,7 @@ def make_service(aiohttp_client: AiohttpClient) -> MakeService:
         )
         admitted = None if token is None else Token(token.encode())
         webhook = Webhook(remediator, metrics, admitted, body_seconds=body_seconds)
-        client = await aiohttp_client(make_app(webhook, remediator, metrics))
+        client: TestClient[Any, Any] = await aiohttp_client(AsServed(make_app(webhook, remediator, metrics)))
         return Service(client=client, backend=backend, cluster=surroundings, clock=clock, metrics=metrics)
 
     return make
@@ -167,7 +177,9 @@ async def start(control_plane: ControlPlane, admin: Admin, aiohttp_client: Aioht
                 clock=now,
                 elapsed=time.monotonic,
             )
-            client = await aiohttp_client(make_app(Webhook(remediator, metrics, None), remediator, metrics))
+            client: TestClient[Any, Any] = await aiohttp_client(
+                AsServed(make_app(Webhook(remediator, metrics, None), remediator, metrics))
+            )
             await stack.enter_async_context(running(caches))
             return Live(client, backend, metrics, admin, control_plane)
 

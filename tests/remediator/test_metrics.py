@@ -44,7 +44,16 @@ async def test_every_counter_is_there_from_the_first_page(service: Service) -> N
         "neuron_remediator_alerts_total": {(("outcome", outcome),) for outcome in Outcome},
         "neuron_remediator_notifications_total": {
             (("result", result),)
-            for result in ("accepted", "malformed", "unauthorized", "too_large", "timeout", "not_ready", "failed")
+            for result in (
+                "accepted",
+                "malformed",
+                "unauthorized",
+                "too_large",
+                "timeout",
+                "disconnected",
+                "not_ready",
+                "failed",
+            )
         },
         "neuron_remediator_actions_total": {
             (("action", action), ("backend", "memory"), ("result", result))

@@ -209,6 +209,7 @@ async def test_a_sender_that_never_sends_the_body_is_answered_and_let_go(make_se
 
     assert status == b"HTTP/1.1 408 Request Timeout\r\n"
     assert service.count("notifications", result="timeout") == 1
+    assert b"did not arrive" in await asyncio.wait_for(reader.read(), 5), "the connection is closed"
     writer.close()
     await writer.wait_closed()
 
@@ -227,6 +228,7 @@ async def test_a_sender_that_drips_the_body_is_answered_in_the_same_time(make_se
 
     assert status.result() == b"HTTP/1.1 408 Request Timeout\r\n"
     assert await service.post(alert_json()) == 200
+    assert b"did not arrive" in await asyncio.wait_for(reader.read(), 5), "the connection is closed"
     writer.close()
     await writer.wait_closed()
 
