@@ -62,6 +62,14 @@ class _ResourceList(msgspec.Struct, frozen=True):
     resources: list[_Resource] = []
 
 
+class _GroupVersion(msgspec.Struct, frozen=True):
+    version: str
+
+
+class _Group(msgspec.Struct, frozen=True):
+    versions: list[_GroupVersion] = []
+
+
 class Api:
     """Requests to the API server. Raises `ConflictError`, `ExpiredError` or `UnavailableError`, nothing else."""
 
@@ -70,7 +78,7 @@ class Api:
         self._configuration = configuration
 
     async def get(self, path: str, decode_as: type[T], **query: str) -> T | None:
-        """Read one object or list; None when the server says it is not there."""
+        """Read one object or list; None when the API server itself says it is not there, never a proxy's 404."""
         body = await self._request("GET", path, query=query, missing_ok=True)
         return None if body is None else decode(body, decode_as, path)
 
@@ -101,7 +109,8 @@ class Api:
         async with _translated(f"watching {path}"):
             response = await self._open("GET", path, query=query, limits=limits)
             async with response:
-                await _raise_for_status(response, f"watching {path}")
+                if not response.ok:
+                    _raise_for_status(response, await response.read(), f"watching {path}")
                 yield aiter(response.content)
 
     async def _request(
@@ -120,10 +129,11 @@ class Api:
                 method, path, query=query or {}, body=body, content_type=content_type, limits=REQUEST_TIMEOUT
             )
             async with response:
-                if missing_ok and response.status == HTTPStatus.NOT_FOUND:
+                answer = await response.read()
+                if missing_ok and response.status == HTTPStatus.NOT_FOUND and _status(answer).reason == "NotFound":
                     return None
-                await _raise_for_status(response, doing)
-                return await response.read()
+                _raise_for_status(response, answer, doing)
+                return answer
 
     async def _open(
         self,
@@ -194,8 +204,10 @@ def object_path(collection: str, name: str) -> str:
 
 async def rule_version(api: Api) -> str:
     """Find the API version that serves DeviceTaintRule here; the best one if several do."""
+    group = await api.get(RESOURCE_API, _Group)
+    served = {version.version for version in group.versions} if group else set()
     for version in RULE_VERSIONS:
-        listed = await api.get(f"{RESOURCE_API}/{version}", _ResourceList)
+        listed = await api.get(f"{RESOURCE_API}/{version}", _ResourceList) if version in served else None
         if listed and any(resource.name == "devicetaintrules" for resource in listed.resources):
             return version
     raise UnavailableError(
@@ -215,20 +227,24 @@ async def _translated(doing: str) -> AsyncIterator[None]:
         raise UnavailableError(Refusal.UNREACHABLE, f"{doing}: {type(error).__name__}") from error
 
 
-async def _raise_for_status(response: aiohttp.ClientResponse, doing: str) -> None:
+def _raise_for_status(response: aiohttp.ClientResponse, answer: bytes, doing: str) -> None:
     if response.ok:
         return
-    try:
-        status = msgspec.json.decode(await response.read(), type=_Status)
-    except msgspec.DecodeError:
-        # A proxy's page, not the API server's answer: its text is nobody's business in a log.
-        status = _Status()
+    status = _status(answer)
     message = f"{doing}: {response.status} {status.message[:256] or status.reason}".rstrip()
     if response.status == HTTPStatus.CONFLICT:
         raise ConflictError(message)
     if response.status == HTTPStatus.GONE:
         raise ExpiredError(message)
     raise UnavailableError(_REFUSALS.get(response.status, Refusal.SERVER_ERROR), message)
+
+
+def _status(answer: bytes) -> _Status:
+    try:
+        return msgspec.json.decode(answer, type=_Status)
+    except msgspec.DecodeError:
+        # A proxy's page, not the API server's answer: its text is nobody's business in a log.
+        return _Status()
 
 
 def decode(body: bytes | msgspec.Raw, decode_as: type[T], path: str) -> T:

@@ -136,6 +136,8 @@ class ListWatch(Generic[T]):
                 raise UnavailableError(Refusal.NOT_SERVED, f"listing {self.path}: not served")
             objects += [decode(item, self.kind, self.path) for item in page.items]
             token = page.metadata.continue_
+            if not token and not page.metadata.resource_version:
+                raise UnavailableError(Refusal.UNREADABLE, f"listing {self.path}: the list has no resourceVersion")
             if not token:
                 self.sink.replace(objects, page.metadata.resource_version)
                 return page.metadata.resource_version

@@ -43,8 +43,11 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _AUDIT = logging.getLogger("remediator.audit")
 
-_CONCURRENT_ALERTS = 32
+_WORKERS = 32
 """Alerts of one notification worked on at once; more than this gains nothing at the API server."""
+
+_ALERTS_A_TURN = 100
+"""Alerts that need no write, seen to before others have their turn on the loop."""
 
 _LOG_SECONDS = 10.0
 
@@ -99,32 +102,34 @@ class Remediator:
 
         Raises `UnavailableError` when at least one could not be carried out; the others have been.
         """
-        received, started = self._clock(), self._elapsed()
-        slots = asyncio.Semaphore(_CONCURRENT_ALERTS)
-        failures: list[UnavailableError] = []
-
-        async def one(alert: Alert) -> None:
-            outcome = Outcome.FAILED  # also of what is cancelled
-            try:
-                async with slots:
-                    outcome = await self._alert(alert, received, started)
-            except UnavailableError as error:
-                failures.append(error)
-            finally:
-                self._metrics.alerts.labels(outcome).inc()
-
         self._metrics.truncated.inc(max(notification.truncated_alerts, 0))
         if notification.truncated_alerts > 0:
             _LOG.error(
                 "notification is truncated: alerts were lost; expected max_alerts 0 on the route",
                 extra={"truncated": notification.truncated_alerts},
             )
+        received, started = self._clock(), self._elapsed()
+        alerts = iter(notification.alerts)
+        failures: list[UnavailableError] = []
+
+        async def work() -> None:
+            for count, alert in enumerate(alerts, 1):
+                outcome = Outcome.FAILED  # also of what is cancelled
+                try:
+                    outcome = await self._alert(alert, received, started)
+                except UnavailableError as error:
+                    failures.append(error)
+                finally:
+                    self._metrics.alerts.labels(outcome).inc()
+                if count % _ALERTS_A_TURN == 0:
+                    await asyncio.sleep(0)
+
         if len(notification.alerts) == 1:  # as the route that ships sends them
-            await one(notification.alerts[0])
+            await work()
         else:
             async with asyncio.TaskGroup() as group:
-                for alert in notification.alerts:
-                    group.create_task(one(alert))
+                for _ in range(min(len(notification.alerts), _WORKERS)):
+                    group.create_task(work())
         if failures:
             raise failures[0]
 
