@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +12,7 @@ from remediator.errors import UnavailableError
 from remediator.inventory import Node
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from pytest_aiohttp import AiohttpServer
