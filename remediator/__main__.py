@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import time
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
     from remediator.backends import Backend, Surroundings
     from remediator.settings import Settings
+
+_COLLECT_AFTER = 50_000
+"""New container objects before the collector looks for cycles; the default of 700 looks several times a request."""
 
 Background = Callable[[], Coroutine[None, None, None]]
 
@@ -75,6 +79,9 @@ async def _main(settings: Settings) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the remediator; returns the exit code."""
+    # What is loaded by now lives as long as the process, and a request makes far more objects than garbage cycles.
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)
 
     async def start() -> None:
         settings = settings_module.read(sys.argv[1:] if argv is None else argv, os.environ)

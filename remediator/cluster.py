@@ -11,7 +11,7 @@ import asyncio
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
@@ -151,8 +151,7 @@ class Api:
             headers["Authorization"] = authorization
         return await self._session.request(
             method,
-            f"{self._configuration.host}{path}",
-            params=query,
+            f"{self._configuration.host}{path}{'?' if query else ''}{urlencode(query)}",
             data=None if body is None else msgspec.json.encode(body),
             headers=headers,
             timeout=limits,

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -241,7 +242,8 @@ class Remediator:
             raise
         finally:
             self._metrics.actions.labels(step, self._backend.name, result).inc()
-        _AUDIT.info(step, extra=_audit(record))
+        # On the loop's next turn, which is after the answer: the sender waits for the rule, not for the log.
+        asyncio.get_running_loop().call_soon(partial(_AUDIT.info, step, extra=_audit(record)))
 
     @asynccontextmanager
     async def _one_writer(self, key: Key) -> AsyncIterator[None]:
