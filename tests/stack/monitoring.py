@@ -1,24 +1,23 @@
 """A real Prometheus and a real Alertmanager on loopback, with a configuration given as a dict."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlencode
 
 import yaml
 
 from tests.stack.binaries import locate
 from tests.stack.http import is_ok, request
-from tests.stack.process import Process, free_port
+from tests.stack.process import Process, Startable, free_port
 
 Config = Mapping[str, Any]
 
 
-class _Server(ABC):
+class _Server(Startable):
     """What both have in common. The port is known before the start, so that configurations can name each other."""
 
     name: str
@@ -32,15 +31,6 @@ class _Server(ABC):
         common = (f"--config.file={self.config_file}", f"--web.listen-address={self._address}")
         command: list[str | Path] = [binary or locate(self.name), *common, *self._arguments()]
         self.process = Process(self.name, command, directory)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def address(self) -> str:

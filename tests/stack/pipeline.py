@@ -22,12 +22,10 @@ from tests.stack.config import alertmanager_config, prometheus_config
 from tests.stack.http import Response, is_ok, request
 from tests.stack.kube import Admin
 from tests.stack.monitoring import Alertmanager, Prometheus
-from tests.stack.process import Process, free_port
+from tests.stack.process import Process, Startable, free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
-    from typing import Self
 
     from tests.stack.controlplane import ControlPlane
 
@@ -74,7 +72,7 @@ class Service:
         return found[0] if found else None
 
 
-class Pipeline:
+class Pipeline(Startable):
     """A node with `devices` Neuron devices, and the whole way from its driver files to a taint."""
 
     def __init__(
@@ -122,15 +120,6 @@ class Pipeline:
         if control_plane is None:
             return (token, "--backend=memory")
         return (token, f"--kubeconfig={control_plane.kubeconfig('neuron-remediator')}")
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start every part, in the order in which they are of use; returns once all are ready."""

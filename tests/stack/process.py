@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -29,7 +30,28 @@ _PORTS = range(20000, 32000)
 _unused_ports = iter(random.SystemRandom().sample(_PORTS, len(_PORTS)))
 
 
-class Process:
+class Startable(ABC):
+    """Something with a start and a stop; as a context manager it runs for the length of the block."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start it."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Stop it."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+class Process(Startable):
     """A child process with a log file; it may be started again after it ended.
 
     ``env`` is added to this process's environment. Every start appends to ``<log_dir>/<name>.log``.
@@ -43,15 +65,6 @@ class Process:
         self.log_path = log_dir / f"{name}.log"
         self._env = dict(env or {})
         self._child: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     @property
     def running(self) -> bool:
