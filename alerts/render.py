@@ -63,9 +63,9 @@ def rules_file(faults: Iterable[Fault], intervals: Intervals, *, runbook_url: st
 
 def _fault_rule(fault: Fault) -> Rule:
     if fault.latched:
-        end = "A clean reading does not end it: replace the node."
+        end = "Clean readings do not lift the taint, and a resolved alert does not say it is gone: replace the node."
     else:
-        end = "The taint goes once the device has proved clean."
+        end = "The taint goes once the device has proved clean; a resolved alert does not say that it is gone."
     return Rule(
         alert=fault.alert,
         # A level, at once: `for` delays, `rate` misses, and `keep_firing_for` swallows the next firing.
@@ -90,7 +90,8 @@ def _machine_rules(intervals: Intervals) -> tuple[Rule, ...]:
             summary="A fault is read and nothing in the cluster stands for it.",
             description=f"Fault {{{{ $labels.fault }}}} of {_PLACE} is present and no record holds it.",
             comment="The level under the edge: it repairs what an answered notification can no longer tell, "
-            "such as a rule deleted by hand or a budget with room again.",
+            "such as a rule deleted by hand, a budget with room again, or a node that was registered anew: while the "
+            "Node is not there this is silent, so that it speaks up, as a new alert, once there is something to hold.",
         ),
         Rule(
             alert=LATCHED,
@@ -111,7 +112,8 @@ def _machine_rules(intervals: Intervals) -> tuple[Rule, ...]:
             "(episode {{ $labels.episode }}).",
             comment="Evidence that the device is clean, for one episode of one record. In this order: an "
             "unlatched record; the fault reads 0; the reading is neither old nor from the future; every "
-            "enabled source is up; the scrape is up; transitions are counted. Not with a latched record, a "
+            "enabled source is up; every scrape of the job is up, and not only of this instance, whose own series end "
+            "with it; transitions are counted. Not with a latched record, a "
             "source that says latched, a complaint under a name that no fault has (it may be this very one), a "
             "transition within the hold, or three in half an hour. `sum` and `avg` stand where `max` and `min` "
             "would pass over a NaN.",
@@ -125,6 +127,8 @@ def _not_held() -> str:
   (max by ({_FAULT}) (neuron_device_fault{{node!=""}}) == 1)
   and on (cluster)
   (max by (cluster) (neuron_remediator_leader) == 1)
+  and on ({_NODE})
+  (max by ({_NODE}) (neuron_remediator_node) == 1)
 )
 unless on ({_FAULT})
 (max by ({_FAULT}) (neuron_remediator_record{{state=~"active|covered|released|opted-out"}}) == 1)"""
@@ -145,7 +149,7 @@ def _cleared(intervals: Intervals) -> str:
   and on ({_NODE})
   (avg by ({_NODE}) (neuron_source_up{{node!=""}}) == 1)
   and on ({_NODE})
-  (min by ({_NODE}) (up{{node!=""}} and on (cluster, job, instance) neuron_exporter_build_info) == 1)
+  (min by ({_NODE}) (up{{node!=""}} and on (cluster, job) neuron_exporter_build_info) == 1)
   and on ({_FAULT})
   (sum by ({_FAULT}) ({transitions}) >= 0)
 )

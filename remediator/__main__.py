@@ -54,7 +54,7 @@ async def _main(settings: Settings) -> None:
             backend, surroundings, background = await _backend(settings, stack)
         except UnavailableError as error:
             raise StartError(str(error)) from error
-        metrics = Metrics(records=backend.records, backend=backend.name, not_ready=surroundings.not_ready)
+        metrics = Metrics(records=backend.records, backend=backend.name, surroundings=surroundings)
         remediator = Remediator(
             backend=backend,
             surroundings=surroundings,

@@ -14,13 +14,13 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 
 from remediator.backends.device_taint_rule import SELECTOR, RecordCache, collection
 from remediator.cluster import RESOURCE_API, Api, object_path, rule_version
-from remediator.errors import UnavailableError
+from remediator.errors import RemediatorError
 from remediator.inventory import Inventory, Node, Slice, Target
 from remediator.listwatch import ListWatch
 from remediator.rules import Rule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 _LOG = logging.getLogger(__name__)
 
@@ -84,6 +84,7 @@ class Caches:
         self._nodes = NodeCache()
         self._slices = SliceCache(driver)
         self.records = RecordCache()
+        self._asked: set[str] = set()
         driver_only = {"fieldSelector": f"spec.driver={driver}"}
         self._nodes_watch = ListWatch(api, NODES, Node, self._nodes, {}, elapsed)
         self._slices_watch = ListWatch(api, SLICES, Slice, self._slices, driver_only, elapsed)
@@ -92,7 +93,7 @@ class Caches:
     async def run(self) -> None:
         """Find out how rules are served, then keep everything current, until cancelled."""
         retrying = AsyncRetrying(
-            retry=retry_if_exception_type(UnavailableError),
+            retry=retry_if_exception_type(RemediatorError),
             wait=wait_random_exponential(multiplier=0.2, max=5),
             before_sleep=_log_discovery,
         )
@@ -117,8 +118,16 @@ class Caches:
 
     async def node(self, name: str, *, live: bool = False) -> Node | None:
         """The Node, from memory or by a live read; None only when the API server says it is not there."""
-        known = None if live else self._nodes.get(name)
-        return known or await self._api.get(object_path(NODES, name), Node)
+        found = None if live else self._nodes.get(name)
+        found = found or await self._api.get(object_path(NODES, name), Node)
+        if found is not None:
+            self._asked.add(name)
+        return found
+
+    def nodes(self) -> Iterable[str]:
+        """Nodes that are there and have a slice, or that an alert has spoken of; the others are many and no concern."""
+        wanted = self._asked.union(self._slices.inventory.nodes())
+        return tuple(name for name in wanted if self._nodes.get(name) is not None)
 
     def locate(self, node: str, device: int) -> Target:
         """Where device `device` of that node is to be tainted."""

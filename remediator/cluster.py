@@ -54,6 +54,17 @@ class _Status(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
+class _Uid(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _Deleted(msgspec.Struct, frozen=True):
+    """What a DELETE answers: a Status, or the deleted object (whose own status is an object, not a word)."""
+
+    status: str | dict[str, Any] = ""
+    metadata: _Uid = _Uid()
+
+
 class _Resource(msgspec.Struct, frozen=True):
     name: str
 
@@ -93,13 +104,20 @@ class Api:
         return decode(answer or b"", decode_as, path)
 
     async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
-        """Delete exactly that version of exactly that object; one already gone is no error."""
+        """Delete exactly that version of exactly that object; one already gone is no error.
+
+        Only the API server's own answer counts: the Status of a success, or the object as it was.
+        """
         options = {
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": {"uid": uid, "resourceVersion": resource_version},
         }
-        await self._request("DELETE", path, body=options, missing_ok=True)
+        answer = await self._request("DELETE", path, body=options, missing_ok=True)
+        if answer is not None:
+            told = decode(answer, _Deleted, f"DELETE {path}")
+            if told.status != "Success" and told.metadata.uid != uid:
+                raise UnavailableError(Refusal.UNREADABLE, f"DELETE {path}: the answer is no success")
 
     @asynccontextmanager
     async def stream(
@@ -109,7 +127,7 @@ class Api:
         async with _translated(f"watching {path}"):
             response = await self._open("GET", path, query=query, limits=limits)
             async with response:
-                if not response.ok:
+                if response.status != HTTPStatus.OK:
                     _raise_for_status(response, await response.read(), f"watching {path}")
                 yield aiter(response.content)
 
@@ -227,7 +245,7 @@ async def _translated(doing: str) -> AsyncIterator[None]:
 
 
 def _raise_for_status(response: aiohttp.ClientResponse, answer: bytes, doing: str) -> None:
-    if response.ok:
+    if HTTPStatus.OK <= response.status < HTTPStatus.MULTIPLE_CHOICES:
         return
     status = _status(answer)
     message = f"{doing}: {response.status} {status.message[:256] or status.reason}".rstrip()
@@ -241,7 +259,7 @@ def _raise_for_status(response: aiohttp.ClientResponse, answer: bytes, doing: st
 def _status(answer: bytes) -> _Status:
     try:
         return msgspec.json.decode(answer, type=_Status)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # A proxy's page, not the API server's answer: its text is nobody's business in a log.
         return _Status()
 
@@ -250,5 +268,5 @@ def decode(body: bytes | msgspec.Raw, decode_as: type[T], path: str) -> T:
     """Decode what the API server sent; raises `UnavailableError` when it does not fit the struct."""
     try:
         return msgspec.json.decode(body, type=decode_as)
-    except msgspec.DecodeError as error:
-        raise UnavailableError(Refusal.UNREADABLE, f"reading {path}: {error}") from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UnavailableError(Refusal.UNREADABLE, f"reading {path}: {str(error)[:256]}") from error

@@ -118,6 +118,10 @@ class Inventory:
         if not slices:
             self._by_node.pop(slice_.spec.node_name, None)
 
+    def nodes(self) -> Iterable[str]:
+        """Nodes that have a slice."""
+        return self._by_node.keys()
+
     def locate(self, node: str, device: int) -> Target:
         """Say where Neuron device `device` of node `node` is to be tainted."""
         return locate(self._by_node.get(node, {}).values(), driver=self.driver, node=node, device=device)

@@ -18,7 +18,7 @@ import msgspec
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from remediator.cluster import Api, decode
-from remediator.errors import ExpiredError, Refusal, UnavailableError
+from remediator.errors import ExpiredError, Refusal, RemediatorError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -98,7 +98,7 @@ class ListWatch(Generic[T]):
         """List and watch until cancelled. Trouble is logged once per attempt and met with backoff."""
         while True:
             retrying = AsyncRetrying(
-                retry=retry_if_exception_type((UnavailableError, ExpiredError)),
+                retry=retry_if_exception_type(RemediatorError),
                 wait=wait_random_exponential(multiplier=0.2, max=10),
                 before_sleep=self._log_attempt,
             )
@@ -123,7 +123,7 @@ class ListWatch(Generic[T]):
                 await _pause()
         except ExpiredError:
             _LOG.info("watching: the version expired, listing anew", extra={"path": self.path})
-        except UnavailableError as error:
+        except RemediatorError as error:
             _LOG.warning("watching: listing anew", extra={"path": self.path, "error": str(error)})
 
     async def _list(self) -> str:
@@ -136,9 +136,8 @@ class ListWatch(Generic[T]):
                 raise UnavailableError(Refusal.NOT_SERVED, f"listing {self.path}: not served")
             objects += [decode(item, self.kind, self.path) for item in page.items]
             token = page.metadata.continue_
-            if not token and not page.metadata.resource_version:
-                raise UnavailableError(Refusal.UNREADABLE, f"listing {self.path}: the list has no resourceVersion")
             if not token:
+                _number(page.metadata.resource_version, self.path)
                 self.sink.replace(objects, page.metadata.resource_version)
                 return page.metadata.resource_version
 
@@ -156,20 +155,28 @@ class ListWatch(Generic[T]):
 
     def _event(self, line: bytes) -> str:
         event = decode(line, _Event, self.path)
+        if event.type == "ERROR":
+            raise self._error(decode(event.object, _Status, self.path))
+        version = decode(event.object, _Versioned, self.path).metadata.resource_version
+        _number(version, self.path)
         match event.type:
             case "ADDED" | "MODIFIED":
                 self.sink.put(decode(event.object, self.kind, self.path))
             case "DELETED":
                 self.sink.remove(decode(event.object, self.kind, self.path))
-            case "ERROR":
-                raise self._error(decode(event.object, _Status, self.path))
             case _:
                 pass  # a bookmark: only its version matters
-        return decode(event.object, _Versioned, self.path).metadata.resource_version
+        return version
 
     def _error(self, status: _Status) -> ExpiredError | UnavailableError:
         told = f"watching {self.path}: {status.message}"
         return ExpiredError(told) if status.code == HTTPStatus.GONE else UnavailableError(Refusal.SERVER_ERROR, told)
+
+
+def _number(version: str, path: str) -> None:
+    """Refuse a resource version that is no number: versions are compared, as Kubernetes 1.35 and later document."""
+    if not (version.isascii() and version.isdigit()):
+        raise UnavailableError(Refusal.UNREADABLE, f"reading {path}: a resourceVersion is no number")
 
 
 async def _pause() -> None:

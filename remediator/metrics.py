@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
+    from remediator.backends import Surroundings
     from remediator.records import Record
 
 RESULTS = ("accepted", "malformed", "unauthorized", "too_large", "timeout", "disconnected", "not_ready", "failed")
@@ -34,9 +35,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 class Metrics:
     """One registry with everything in it."""
 
-    def __init__(
-        self, *, records: Callable[[], Iterable[Record]], backend: str, not_ready: Callable[[], str | None]
-    ) -> None:
+    def __init__(self, *, records: Callable[[], Iterable[Record]], backend: str, surroundings: Surroundings) -> None:
         self.registry: CollectorRegistry = service_registry("neuron_remediator_build_info")
         self.notifications = Counter(
             "neuron_remediator_notifications",
@@ -80,7 +79,7 @@ class Metrics:
         )
         self.leader = Gauge("neuron_remediator_leader", "1 on the replica that acts on alerts.", registry=self.registry)
         # One replica: whoever can act does. Who knows nothing of the cluster must not say that nothing is held.
-        self.leader.set_function(lambda: not_ready() is None)
+        self.leader.set_function(lambda: surroundings.not_ready() is None)
         for result in RESULTS:
             self.notifications.labels(result)
         for outcome in Outcome:
@@ -88,26 +87,36 @@ class Metrics:
         for action in ACTIONS:
             for result in ACTION_RESULTS:
                 self.actions.labels(action, backend, result)
-        self.registry.register(_RecordCollector(lambda: records() if not_ready() is None else ()))
+        self.registry.register(_ClusterCollector(records, surroundings))
 
 
-class _RecordCollector(Collector):
-    """Records → `neuron_remediator_record`, one line each."""
+class _ClusterCollector(Collector):
+    """What the cluster holds → `neuron_remediator_record` and `neuron_remediator_node`, one line each."""
 
     LABELS = ("node", "device", "fault", "effect", "state", "latched", "episode")
 
-    def __init__(self, records: Callable[[], Iterable[Record]]) -> None:
+    def __init__(self, records: Callable[[], Iterable[Record]], surroundings: Surroundings) -> None:
         self._records = records
+        self._surroundings = surroundings
 
     def collect(self) -> Iterable[Metric]:
-        family = GaugeMetricFamily(
+        records = GaugeMetricFamily(
             "neuron_remediator_record",
             "1 for each fault on a device that a record in the cluster stands for.",
             labels=self.LABELS,
         )
-        for record in self._records():
-            family.add_metric(_labels(record), 1)
-        yield family
+        nodes = GaugeMetricFamily(
+            "neuron_remediator_node",
+            "1 for each Node that is there and has Neuron devices, or that an alert was about.",
+            labels=("node",),
+        )
+        if self._surroundings.not_ready() is None:
+            for record in self._records():
+                records.add_metric(_labels(record), 1)
+            for name in self._surroundings.nodes():
+                nodes.add_metric((name,), 1)
+        yield records
+        yield nodes
 
 
 def _labels(record: Record) -> tuple[str, ...]:

@@ -180,7 +180,7 @@ def from_object(rule: Rule) -> Record | None:
 
     Whatever else a hand has damaged is read on the safe side: latched unless it says "false", an unknown effect
     as None (as Kubernetes itself does), a missing time as long ago. Damaged labels, state or selector read as withheld,
-    so that the rules ask for a firing, and the firing writes it anew.
+    so that the rules ask for a firing, and the firing writes it anew; so does a rule whose deletion a finalizer holds.
     """
     metadata, selector, taint = rule.metadata, rule.spec.device_selector, rule.spec.taint
     annotations = {
@@ -190,7 +190,11 @@ def from_object(rule: Rule) -> Record | None:
     if key is None:
         return None
     labels = {f"{_PREFIX}device": str(key.device), f"{_PREFIX}fault": key.fault}
-    intact = bool(selector.driver and selector.pool and selector.device) and labels.items() <= metadata.labels.items()
+    intact = (
+        bool(selector.driver and selector.pool and selector.device)
+        and labels.items() <= metadata.labels.items()
+        and metadata.deletion_timestamp is None
+    )
     last_fired = _moment(annotations.get("last-fired", ""))
     owners = metadata.owner_references
     return Record(
@@ -216,19 +220,19 @@ def from_object(rule: Rule) -> Record | None:
 
 
 def _key(metadata: RuleMetadata, annotations: dict[str, str]) -> Key | None:
+    """The key whose name the object has: as its labels say it, or, where a hand has damaged those, as the name does."""
     if metadata.labels.get(MANAGED_BY) != MANAGER:
         return None
-    named = _NAME.fullmatch(metadata.name)
-    if named:
-        # The name says it all, and cannot be altered.
-        node, device, fault = named["node"], named["device"], named["fault"].replace("-", "_")
-    else:
-        node = annotations.get("node", "")
-        device, fault = (metadata.labels.get(f"{_PREFIX}{name}", "") for name in ("device", "fault"))
-    if not (node and _FAULT.fullmatch(fault) and device.isascii() and device.isdigit()):
-        return None
-    key = Key(node, int(device), fault)
-    return key if object_name(key) == metadata.name else None
+    device, fault = (metadata.labels.get(f"{_PREFIX}{name}", "") for name in ("device", "fault"))
+    candidates = [(annotations.get("node", ""), device, fault)]
+    if named := _NAME.fullmatch(metadata.name):
+        candidates.append((named["node"], named["device"], named["fault"].replace("-", "_")))
+    for node, index, kind in candidates:
+        if node and _FAULT.fullmatch(kind) and index.isascii() and index.isdigit():
+            key = Key(node, int(index), kind)
+            if object_name(key) == metadata.name:
+                return key
+    return None
 
 
 def _effect(text: str) -> Effect:

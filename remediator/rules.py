@@ -17,6 +17,7 @@ class RuleMetadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     uid: str
     resource_version: str
+    deletion_timestamp: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: list[RuleOwner] = []

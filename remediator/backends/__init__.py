@@ -52,5 +52,8 @@ class Surroundings(Protocol):
     async def node(self, name: str, *, live: bool = False) -> Node | None:
         """The Node, from memory or by a live read; None only when the cluster says it is not there."""
 
+    def nodes(self) -> Iterable[str]:
+        """Names of the Nodes that are there, as far as devices of theirs are of interest."""
+
     def locate(self, node: str, device: int) -> Target:
         """Where device `device` of that node is to be tainted."""

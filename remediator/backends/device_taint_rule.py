@@ -35,30 +35,55 @@ class RecordCache:
         self._keys: dict[str, Key] = {}
         # UID → version of what was deleted while events about it may still be under way.
         self._deleted: dict[str, int] = {}
+        # The newest version that a list or an event has told: all that happened until then is known.
+        self._told = 0
 
     def replace(self, objects: list[Rule], resource_version: str) -> None:
-        """Take the whole list; what we wrote after it was made stays."""
-        newer = {key: held for key, held in self._records.items() if _version(held) > int(resource_version)}
+        """Take the whole list; what we wrote after it was made stays.
+
+        A list older than what was told before is of a cluster whose history went back (etcd from a backup): nothing
+        that is held can be relied on then.
+        """
+        listed_at = int(resource_version)
+        rewound = listed_at < self._told
+        newer = {key: held for key, held in self._records.items() if _version(held) > listed_at and not rewound}
+        self._told = listed_at
         self._records = newer
         self._keys = {held.stored.uid: key for key, held in newer.items() if held.stored}
         # A list may be older than our deletion, and even than the rule; one that is neither ends the wait for events.
         listed = {rule.metadata.uid for rule in objects}
         self._deleted = {
-            uid: version for uid, version in self._deleted.items() if uid in listed or version > int(resource_version)
+            uid: version
+            for uid, version in self._deleted.items()
+            if (uid in listed or version > listed_at) and not rewound
         }
         for rule in objects:
-            self.put(rule)
+            self._take(rule)
 
     def put(self, object_: Rule) -> None:
-        """Take one rule that was added or changed; one that says nothing any more is dropped."""
-        uid = object_.metadata.uid
-        if uid in self._deleted or self._newest(uid) >= int(object_.metadata.resource_version):
+        """Take one rule that was added or changed, as a watch tells it."""
+        self._told = max(self._told, int(object_.metadata.resource_version))
+        self._take(object_)
+
+    def answered(self, rule: Rule) -> None:
+        """Take one rule as a write or a read of ours was answered.
+
+        An answer that comes after the watch has told as much is old news: the rule may be gone by now.
+        """
+        if int(rule.metadata.resource_version) > self._told:
+            self._take(rule)
+
+    def _take(self, rule: Rule) -> None:
+        uid = rule.metadata.uid
+        # One that is still there while it is deleted is held by a finalizer: it taints, so it is shown.
+        hidden = uid in self._deleted and rule.metadata.deletion_timestamp is None
+        if hidden or self._newest(uid) >= int(rule.metadata.resource_version):
             return
-        record = from_object(object_)
+        record = from_object(rule)
         if record is None:
             _LOG.warning(
                 "reading a rule of ours: its labels and name do not say which fault it stands for; delete it by hand",
-                extra={"rule": object_.metadata.name},
+                extra={"rule": rule.metadata.name},
             )
             self._drop_uid(uid)
             return
@@ -74,7 +99,8 @@ class RecordCache:
         return _version(held) if held and held.stored and held.stored.uid == uid else 0
 
     def remove(self, object_: Rule) -> None:
-        """Drop one rule; its successor of the same name stays."""
+        """Drop one rule, as a watch tells it; its successor of the same name stays."""
+        self._told = max(self._told, int(object_.metadata.resource_version))
         self._deleted.pop(object_.metadata.uid, None)
         self._drop_uid(object_.metadata.uid)
 
@@ -135,19 +161,19 @@ class DeviceTaintRuleBackend:
                 f'reading rule "{rule.metadata.name}": it does not carry our mark, or not what it stands for; '
                 "expected the name to be free, delete that rule by hand",
             )
-        self._cache.put(rule)
+        self._cache.answered(rule)
 
     async def create(self, record: Record) -> None:
         """Make a rule that is not there; a conflict if it is."""
         path = collection(self._cache.version)
-        self._cache.put(await self._api.create(path, self._object(record), Rule, fieldManager=MANAGER))
+        self._cache.answered(await self._api.create(path, self._object(record), Rule, fieldManager=MANAGER))
 
     async def update(self, record: Record) -> None:
         """Apply over the very version that was read."""
         path = self._path(object_name(record.key))
         # Force: the fields were first owned by the same manager's create, which counts as another owner.
         rule = await self._api.apply(path, self._object(record), Rule, fieldManager=MANAGER, force="true")
-        self._cache.put(rule)
+        self._cache.answered(rule)
 
     async def delete(self, record: Record) -> None:
         """Remove the very version that was read; a rule already gone is no error."""

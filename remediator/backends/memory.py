@@ -71,6 +71,7 @@ class AnyCluster:
 
     def __init__(self, driver: str) -> None:
         self._driver = driver
+        self._asked: set[str] = set()
 
     def not_ready(self) -> str | None:
         """Return None: there is nothing to wait for."""
@@ -78,7 +79,12 @@ class AnyCluster:
 
     async def node(self, name: str, *, live: bool = False) -> Node | None:  # noqa: ARG002 - nothing but memory here
         """A node of that name."""
+        self._asked.add(name)
         return Node(NodeMetadata(name, f"memory-{name}", datetime.min.replace(tzinfo=UTC)))
+
+    def nodes(self) -> Iterable[str]:
+        """Every node that was asked for."""
+        return tuple(self._asked)
 
     def locate(self, node: str, device: int) -> Target:
         """The driver's naming convention."""

@@ -22,6 +22,7 @@ from tests.alerts.promtool import (
 from tests.alerts.scene import (
     FAULT,
     FAULT_LATCHED,
+    KNOWN_NODE,
     LEADER,
     NEW_TARGET,
     NODE,
@@ -84,11 +85,12 @@ def _example_case(fault: Fault, intervals: Intervals) -> Case:
     held = {record(fault): runs((MISSING, _BREAKS + 1), (1, _SAMPLES - _BREAKS - 1))}
     alert = _taint_alert(fault)
     end = (_SAMPLES - 1) * intervals.scrape
-    ending = "A clean reading does not end it: replace the node."
+    latched = "Clean readings do not lift the taint, and a resolved alert does not say it is gone: replace the node."
+    passing = "The taint goes once the device has proved clean; a resolved alert does not say that it is gone."
     annotations = {
         "summary": fault.summary,
         "description": f"Neuron device 3 of node {NODE} {fault.finding}. Default taint: value {fault.value}, "
-        f"effect {fault.effect}. " + (ending if fault.latched else "The taint goes once the device has proved clean."),
+        f"effect {fault.effect}. " + (latched if fault.latched else passing),
     }
     seen = _seen(intervals)
     return Case(
@@ -146,6 +148,10 @@ def _cluster_case(intervals: Intervals) -> Case:
             of_fault(FAULT, _LINK, target=east): run(1, _SAMPLES),
             of_fault(FAULT, _LINK, target=west): run(1, _SAMPLES),
             selector(LEADER, {**REPLICAS[0], "cluster": "east"}): run(1, _SAMPLES),
+            **{
+                selector(KNOWN_NODE, {**REPLICAS[0], "node": NODE, "cluster": name}): run(1, _SAMPLES)
+                for name in ("east", "west")
+            },
             record(_LINK, cluster="west"): run(1, _SAMPLES),
         },
         checks=[
@@ -194,6 +200,23 @@ def not_held_cases(intervals: Intervals) -> Iterator[Case]:
                 firing_at(due, _taint_alert(_LINK), _not_held(_LINK)),
             ],
         )
+    without_node = {series: values for series, values in broken.items() if not series.startswith(KNOWN_NODE)}
+    yield Case(
+        name="nothing can hold a fault of a node that is not there",
+        series=without_node | {selector(KNOWN_NODE, {**REPLICAS[0], "node": "other"}): run(1, _SAMPLES)},
+        checks=[never_fired(NOT_HELD, end)],
+    )
+    back = _BREAKS + 10
+    due = next_evaluation(back * intervals.scrape, intervals) + next_evaluation(intervals.settling, intervals)
+    yield Case(
+        name="a node that comes back while its fault is read is spoken for anew",
+        series=without_node
+        | {selector(KNOWN_NODE, {**REPLICAS[0], "node": NODE}): runs((1, 1), (STALE, 1), (MISSING, back - 2), (1, 30))},
+        checks=[
+            never_fired(NOT_HELD, due - intervals.evaluation),
+            firing_at(due, _taint_alert(_LINK), _not_held(_LINK)),
+        ],
+    )
     without_leader = {series: values for series, values in broken.items() if not series.startswith(LEADER)}
     for name, others in (
         ("no remediator is seen", {}),

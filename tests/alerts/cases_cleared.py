@@ -186,7 +186,7 @@ def _liveness_cases(healing: Healing) -> Iterator[Case]:
     build = next(series for series in healing.series if series.startswith(BUILD))
     sysfs, observer = source("sysfs"), source("observer")
     others_source = selector(SOURCE, {**TARGET, "node": "other", "source": "sysfs"})
-    others_build = selector(BUILD, {**NEW_TARGET, "version": "0.1.0"})
+    others_build = selector(BUILD, {**NEW_TARGET, "job": "other", "version": "0.1.0"})
     yield healing.case("one of two sources is down", {observer: run(0, n)})
     yield healing.case("one of two sources is not a number", {observer: run(NAN, n)})
     yield healing.case("one source goes down while the hold runs", {sysfs: runs((1, clean + 1), (0, n))})
@@ -197,9 +197,14 @@ def _liveness_cases(healing: Healing) -> Iterator[Case]:
     frozen = exporter(healing.intervals, n, NEW_TARGET)
     frozen[next(series for series in frozen if series.startswith("up{"))] = run(0, n)
     yield healing.case("one of two exporter pods is visible behind failed scrapes", frozen)
+    dead = {series: f"{run(1, clean + 1)} {STALE}" for series in exporter(healing.intervals, n, NEW_TARGET)}
+    dead[next(series for series in dead if series.startswith("up{"))] = runs((1, clean + 1), (0, n))
+    dead[of_device(READING, target=NEW_TARGET)] = f"{timestamps(healing.intervals, clean + 1)} {STALE}"
+    dead[of_fault(FAULT, LINK, target=NEW_TARGET)] = f"{run(1, clean + 1)} {STALE}"
+    yield healing.case("the one of two exporter pods that reads the fault dies", dead)
     yield healing.case("nothing says whether the scrape works", {up: None})
     yield healing.case("the target that is up is no exporter", {build: None})
-    yield healing.case("only another instance is an exporter", {build: None, others_build: run(1, n)})
+    yield healing.case("only another job has an exporter", {build: None, others_build: run(1, n)})
     gone = {series: f"{run(1, clean)} {STALE}" for series in (build, sysfs, observer)}
     gone[up] = runs((1, clean), (0, n))
     gone[of_fault(FAULT, LINK)] = f"{runs((0, 1), (1, clean - 1))} {STALE}"

@@ -27,6 +27,7 @@ READING: Final = "neuron_device_reading_timestamp_seconds"
 SOURCE: Final = "neuron_source_up"
 BUILD: Final = "neuron_exporter_build_info"
 RECORD: Final = "neuron_remediator_record"
+KNOWN_NODE: Final = "neuron_remediator_node"
 LEADER: Final = "neuron_remediator_leader"
 
 Series = Mapping[str, str]
@@ -91,8 +92,12 @@ def timestamps(intervals: Intervals, samples: int, *, behind: int = 0) -> str:
 
 
 def remediator(samples: int) -> dict[str, str]:
-    """Return what two replicas show of themselves: the first leads."""
-    return {selector(LEADER, REPLICAS[0]): run(1, samples), selector(LEADER, REPLICAS[1]): run(0, samples)}
+    """Return what two replicas show of themselves: the first leads, and both know the node."""
+    return {
+        selector(LEADER, REPLICAS[0]): run(1, samples),
+        selector(LEADER, REPLICAS[1]): run(0, samples),
+        **{selector(KNOWN_NODE, {**replica, "node": NODE}): run(1, samples) for replica in REPLICAS},
+    }
 
 
 def device_faults(example: Example, *, before: int, samples: int) -> dict[str, str]:

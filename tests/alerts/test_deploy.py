@@ -159,9 +159,9 @@ def test_the_relabelling_that_ships_names_the_node_for_exporters_alone(tmp_path:
 
 _FORGED_PAGE = b"""\
 # TYPE neuron_device_fault gauge
-neuron_device_fault{node="victim",device="0",fault="hbm"} 1
+neuron_device_fault{node="victim",cluster="evil",device="0",fault="hbm"} 1
 # TYPE neuron_remediator_leader gauge
-neuron_remediator_leader 1
+neuron_remediator_leader{cluster="evil"} 1
 # TYPE process_start_time_seconds gauge
 process_start_time_seconds 1
 """
@@ -200,3 +200,4 @@ def test_neither_service_can_speak_for_the_other(tmp_path: Path) -> None:
         server.server_close()
     assert [(labels["job"], labels["node"]) for labels, _ in faults] == [("neuron-exporter", "node-a")]
     assert [labels["job"] for labels, _ in leaders] == ["neuron-remediator"]
+    assert not any("cluster" in labels for labels, _ in faults + leaders)

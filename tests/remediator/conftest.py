@@ -114,7 +114,7 @@ def make_service(aiohttp_client: AiohttpClient) -> MakeService:
         *, cluster: str | None = None, token: str | None = TOKEN, body_seconds: float = BODY_SECONDS
     ) -> Service:
         backend, surroundings, clock = FaultyBackend(), FakeCluster(), Clock()
-        metrics = Metrics(records=backend.records, backend=backend.name, not_ready=surroundings.not_ready)
+        metrics = Metrics(records=backend.records, backend=backend.name, surroundings=surroundings)
         remediator = Remediator(
             backend=backend,
             surroundings=surroundings,
@@ -168,7 +168,7 @@ async def start(control_plane: ControlPlane, admin: Admin, aiohttp_client: Aioht
             api = await stack.enter_async_context(connect(control_plane.kubeconfig(USER)))
             caches = Caches(api, driver=DRIVER, elapsed=time.monotonic)
             backend = DeviceTaintRuleBackend(api, caches.records)
-            metrics = Metrics(records=backend.records, backend=backend.name, not_ready=caches.not_ready)
+            metrics = Metrics(records=backend.records, backend=backend.name, surroundings=caches)
             remediator = Remediator(
                 backend=backend,
                 surroundings=caches,

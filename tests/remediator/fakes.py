@@ -38,7 +38,7 @@ class Clock:
 class FakeCluster:
     """Nodes and slices. A look at a Node waits for `gate` and raises `failure`, where they are set."""
 
-    nodes: dict[str, Node] = field(default_factory=lambda: {NODE: node()})
+    known: dict[str, Node] = field(default_factory=lambda: {NODE: node()})
     inventory: Inventory = field(default_factory=lambda: Inventory(DRIVER))
     waiting_for: str | None = None
     failure: Exception | None = None
@@ -57,8 +57,12 @@ class FakeCluster:
             await self.gate.wait()
         if self.failure is not None:
             raise self.failure
-        seen = self.really if live and self.really is not None else self.nodes
+        seen = self.really if live and self.really is not None else self.known
         return seen.get(name)
+
+    def nodes(self) -> Iterable[str]:
+        """The Nodes that memory knows."""
+        return self.known.keys()
 
     def locate(self, node: str, device: int) -> Target:
         """Ask the slices."""

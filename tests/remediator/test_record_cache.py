@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from remediator.backends.device_taint_rule import RecordCache
-from remediator.records import Stored, from_object, object_name, to_object
+from remediator.records import State, Stored, from_object, object_name, to_object
 from remediator.rules import Rule
 from tests.remediator.samples import STARTED, record
 
@@ -38,7 +38,7 @@ def damaged(rule_: Rule, version: int) -> Rule:
 def test_a_list_older_than_the_rule_itself_does_not_bring_it_back() -> None:
     """A list begun before we created takes its time, and is taken in after we deleted."""
     cache, short_lived = RecordCache(), made(2, "uid-2")
-    cache.put(short_lived)
+    cache.answered(short_lived)
     cache.forget("uid-2", "2")
     cache.replace([], "1")
     cache.put(short_lived)
@@ -60,6 +60,41 @@ def test_a_late_event_of_damage_long_repaired_drops_nothing() -> None:
     assert cache.get(KEY) is None
 
 
+def test_an_answer_that_comes_after_the_end_of_its_rule_brings_nothing_back() -> None:
+    """The rule was made, deleted by a hand, and both events came before the answer to our create."""
+    cache, short_lived = RecordCache(), made(2, "uid-2")
+    cache.put(short_lived)
+    cache.remove(made(3, "uid-2"))
+    cache.answered(short_lived)
+
+    assert cache.get(KEY) is None
+
+
+def test_a_list_from_before_what_was_told_ends_what_was_held() -> None:
+    """Etcd was restored from a backup: the rules made since then are gone, and no event will ever say so."""
+    cache = RecordCache()
+    cache.replace([], "5")
+    cache.put(made(7, "uid-7"))
+    cache.replace([], "3")
+
+    assert cache.get(KEY) is None
+    cache.put(made(4, "uid-4"))
+    assert cache.get(KEY) == from_object(made(4, "uid-4"))
+
+
+def test_a_rule_that_a_finalizer_holds_is_shown_though_we_deleted_it() -> None:
+    """It taints until it is gone; withheld, so that the rules ask for a firing as long as the fault is there."""
+    cache, rule_ = RecordCache(), made(2, "uid-2")
+    cache.answered(rule_)
+    cache.forget("uid-2", "2")
+    dying = msgspec.structs.replace(rule_.metadata, resource_version="3", deletion_timestamp="2026-11-30T12:00:00Z")
+    cache.put(msgspec.structs.replace(rule_, metadata=dying))
+
+    held = cache.get(KEY)
+    assert held is not None
+    assert held.state is State.WITHHELD
+
+
 class Interleavings(RuleBasedStateMachine):
     """One record's object on a server, the events about it that are still under way, and the cache."""
 
@@ -71,6 +106,7 @@ class Interleavings(RuleBasedStateMachine):
         self.seen = 0  # the version up to which the watch has delivered
         self.deleted_by_us: set[str] = set()
         self.written_by_us: set[str] = set()
+        self.answer: Rule | None = None  # to a write of ours, still under way
 
     @property
     def now(self) -> int:
@@ -109,21 +145,33 @@ class Interleavings(RuleBasedStateMachine):
         """A hand deletes, or the garbage collector."""
         self.stored.append(None)
 
+    @precondition(lambda self: self.answer is None)
     @rule()
     def we_create(self) -> None:
         """The server takes it only if there is none."""
         if self.current is None and self.held is None:
             self.stored.append(made(self.now + 1, f"uid-{self.now + 1}"))
-            self.we_wrote()
+            self.answer = self.current
 
+    @precondition(lambda self: self.answer is None)
     @rule()
     def we_update(self) -> None:
         """The server takes it only over the very version."""
         if self.in_agreement():
             assert self.current is not None
             self.stored.append(made(self.now + 1, self.current.metadata.uid))
-            self.we_wrote()
+            self.answer = self.current
 
+    @precondition(lambda self: self.answer is not None)
+    @rule()
+    def the_answer_arrives(self) -> None:
+        """At once or late: much may have happened, and been told, since the server took the write."""
+        assert self.answer is not None
+        self.cache.answered(self.answer)
+        self.written_by_us.add(self.answer.metadata.resource_version)
+        self.answer = None
+
+    @precondition(lambda self: self.answer is None)
     @rule(event_first=st.booleans())
     def we_delete(self, *, event_first: bool) -> None:
         """The watch may be faster than the answer."""
@@ -135,19 +183,15 @@ class Interleavings(RuleBasedStateMachine):
             self.cache.forget(held.stored.uid, held.stored.resource_version)
             self.deleted_by_us.add(held.stored.uid)
 
+    @precondition(lambda self: self.answer is None)
     @rule()
     def we_look_again(self) -> None:
-        """The read after a conflict; a rule that says nothing any more is deleted there and then."""
+        """The read after a conflict."""
         if self.current is None:
             if self.held is not None and self.held.stored is not None:
                 self.cache.forget(self.held.stored.uid, self.held.stored.resource_version)
         elif from_object(self.current) is not None:
-            self.cache.put(self.current)
-        elif self.held is not None:
-            uid = self.current.metadata.uid
-            self.stored.append(None)
-            self.cache.forget(uid, str(self.now - 1))
-            self.deleted_by_us.add(uid)
+            self.cache.answered(self.current)
 
     @precondition(lambda self: self.seen < self.now)
     @rule()
@@ -189,17 +233,11 @@ class Interleavings(RuleBasedStateMachine):
     @invariant()
     def once_all_has_arrived_cache_and_server_agree(self) -> None:
         """And nothing is remembered that is no longer needed."""
-        if self.seen == self.now:
+        if self.seen == self.now and self.answer is None:
             assert self.held == (None if self.current is None else from_object(self.current))
             assert len(list(self.cache.all())) == (0 if self.held is None else 1)
             assert not self.cache._deleted
             assert len(self.cache._keys) == len(list(self.cache.all()))
-
-    def we_wrote(self) -> None:
-        """Take in what the server answers a write with."""
-        assert self.current is not None
-        self.cache.put(self.current)
-        self.written_by_us.add(self.current.metadata.resource_version)
 
     def in_agreement(self) -> bool:
         """Whether a guarded write would be taken."""

@@ -108,7 +108,7 @@ async def test_what_is_not_our_business_is_counted_and_changes_nothing(
 
 
 async def test_an_alert_older_than_its_young_node_is_not_heard(service: Service) -> None:
-    service.cluster.nodes[NODE] = node(uid="uid-2", created=NOW - timedelta(minutes=1))
+    service.cluster.known[NODE] = node(uid="uid-2", created=NOW - timedelta(minutes=1))
 
     assert await service.post(alert_json(started=NOW - timedelta(minutes=2))) == 200
     assert service.counts("alerts", "outcome") == {"ignored_before_node": 1}
@@ -118,7 +118,7 @@ async def test_an_alert_older_than_its_young_node_is_not_heard(service: Service)
 async def test_a_record_of_the_machine_before_is_deleted_and_made_anew(service: Service) -> None:
     await service.post(alert_json())
     before = service.record()
-    service.cluster.nodes[NODE] = node(uid="uid-2", created=STARTED)
+    service.cluster.known[NODE] = node(uid="uid-2", created=STARTED)
     assert await service.post(alert_json(started=STARTED + timedelta(seconds=1))) == 200
 
     after = service.record()
@@ -209,9 +209,9 @@ async def test_a_group_of_2500_alerts_is_taken(service: Service) -> None:
 
 async def test_a_node_that_memory_is_behind_on_does_not_cost_a_valid_record(service: Service) -> None:
     """The record is of the new machine, and memory still shows the old one: which is gone must be read live."""
-    service.cluster.nodes[NODE] = node(uid="uid-2")
+    service.cluster.known[NODE] = node(uid="uid-2")
     await service.post(alert_json())
-    service.cluster.nodes[NODE], service.cluster.really = node(uid="uid-1"), {NODE: node(uid="uid-2")}
+    service.cluster.known[NODE], service.cluster.really = node(uid="uid-1"), {NODE: node(uid="uid-2")}
 
     assert await service.post(alert_json()) == 200
     record = service.record()
