@@ -154,6 +154,6 @@ def _summary(device: Device) -> dict[str, str]:
     present = sorted(fault for fault, value in device.faults.items() if value)
     return {
         "state": device.state,
-        "faults": ",".join(present) or "none",
+        "faults": ",".join(present) or ("none" if device.faults else "unread"),
         "unknown_components": ",".join(device.unknown_components) or "none",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from exporter.service import logs
+from exporter.service.build_info import version
 from exporter.service.process import StartError, run, serve
 from remediator import settings as settings_module
 from remediator.app import Webhook, make_app
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 _COLLECT_AFTER = 50_000
 """New container objects before the collector looks for cycles; the default of 700 looks several times a request."""
+
+_LOG = logging.getLogger("remediator")
 
 Background = Callable[[], Coroutine[None, None, None]]
 
@@ -65,6 +69,15 @@ async def _main(settings: Settings) -> None:
         )
         if token is not None and settings.token_file is not None:
             background.append(partial(token.follow, settings.token_file))
+        _LOG.info(
+            "starting",
+            extra={
+                "version": version(),
+                "backend": backend.name,
+                "driver": settings.driver,
+                "cluster": settings.cluster,
+            },
+        )
         app = make_app(Webhook(remediator, metrics, token), remediator, metrics)
         try:
             async with asyncio.TaskGroup() as group:

@@ -190,13 +190,7 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[Api]:
         else:
             await config.load_kube_config(str(kubeconfig), client_configuration=configuration)
     except Exception as error:
-        # The loader lets pass whatever a file that is no kubeconfig makes its parser and its dicts raise.
-        told = isinstance(error, (config.ConfigException, OSError))
-        reason = str(error) if told else f"the file is no kubeconfig ({type(error).__name__})"
-        raise UnavailableError(
-            Refusal.UNAUTHORIZED,
-            f"reading the cluster's credentials: {reason}; expected --kubeconfig or a Pod",
-        ) from error
+        raise UnavailableError(Refusal.UNAUTHORIZED, _no_credentials(kubeconfig, error)) from error
     configuration.proxy = configuration.proxy or _proxy_of_environment(str(configuration.host))
     # The client's own requests copy each body and ask a thread for proxies and netrc, twice: half as long again as the
     # API server takes for a create. Its credentials and its connector, with TLS set up, are what is used of it.
@@ -206,6 +200,17 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[Api]:
             connector=connector, connector_owner=False, read_bufsize=_LINE_LIMIT
         ) as session:
             yield Api(session, configuration)
+
+
+def _no_credentials(kubeconfig: Path | None, error: Exception) -> str:
+    if kubeconfig is None:
+        return "reading the cluster's credentials: this is no Pod with a service account; expected --kubeconfig=FILE"
+    if isinstance(error, config.ConfigException):
+        reason = str(error) if kubeconfig.exists() else "there is no such file"
+    else:
+        # The loader lets pass whatever a file that is no kubeconfig makes its parser and its dicts raise.
+        reason = "it is no kubeconfig"
+    return f"reading the cluster's credentials from '{kubeconfig}': {reason}"
 
 
 def _proxy_of_environment(url: str) -> str | None:
@@ -240,6 +245,8 @@ async def _translated(doing: str) -> AsyncIterator[None]:
         yield
     except TimeoutError as error:
         raise UnavailableError(Refusal.TIMEOUT, f"{doing}: no answer in time") from error
+    except aiohttp.ClientConnectorError as error:
+        raise UnavailableError(Refusal.UNREACHABLE, f"{doing}: {str(error)[:256]}") from error
     except (aiohttp.ClientError, HttpProcessingError, OSError, asyncio.IncompleteReadError) as error:
         raise UnavailableError(Refusal.UNREACHABLE, f"{doing}: {type(error).__name__}") from error
 

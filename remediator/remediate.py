@@ -139,6 +139,8 @@ class Remediator:
         if isinstance(meaning, Outcome):
             if meaning is Outcome.HEARTBEAT:
                 self._metrics.heartbeat.set(received.timestamp())
+            elif meaning is not Outcome.IGNORED_RESOLVED:
+                self._seldom.warning(f"alert not acted on: {meaning}")
             return meaning
         try:
             async with self._one_writer(meaning.key):
@@ -157,17 +159,7 @@ class Remediator:
         """Read the alert. Without --cluster, ours is the cluster whose alerts have met a record or a node of ours."""
         named = alert.labels.get("cluster") or None
         expected = self._identity.cluster or (self._cluster_learnt if named else None)
-        meaning = triage(alert, cluster=expected)
-        if meaning is Outcome.IGNORED_OTHER_CLUSTER:
-            self._seldom.warning(
-                "ignoring an alert: it is of another cluster",
-                extra={
-                    "cluster": named,
-                    "expected": expected,
-                    "how": "--cluster" if self._identity.cluster else "learnt",
-                },
-            )
-        return meaning
+        return triage(alert, cluster=expected)
 
     def _learn_cluster(self, alert: Alert, outcome: Outcome) -> None:
         if self._cluster_learnt is None and outcome in _SPOKE_OF_US:

@@ -13,10 +13,13 @@ from exporter.service import logs
 @pytest.fixture(autouse=True)
 def _restored_logging() -> Iterator[None]:
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers = root.handlers[:]
+    levels = {name: logging.getLogger(name).level for name in (None, "aiohttp", "asyncio", "kubernetes_asyncio")}
     yield
     logging.captureWarnings(capture=False)
-    root.handlers[:], root.level = handlers, level
+    root.handlers[:] = handlers
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 LOG = logging.getLogger("somewhere")

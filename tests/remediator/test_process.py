@@ -111,7 +111,9 @@ def test_an_address_in_use_is_said_in_one_sentence(start: Callable[..., Process]
         code, said = ended(start(f"--web.listen-address={address}", "--backend=memory", "--webhook.allow-anonymous"))
 
     assert code == 1
-    assert one_sentence(said).startswith(f"listening on '{address}': ")
+    started, told = said.splitlines()
+    assert "msg=starting" in started
+    assert told.startswith(f"listening on '{address}': ")
 
 
 def test_a_missing_token_file_is_said_in_one_sentence(start: Callable[..., Process], tmp_path: Path) -> None:
@@ -131,7 +133,9 @@ def test_credentials_that_are_none_are_said_in_one_sentence(
     code, said = ended(start("--webhook.allow-anonymous", f"--kubeconfig={kubeconfig}"))
 
     assert code == 1
-    assert said.splitlines()[-1].startswith("reading the cluster's credentials: ")
+    told = said.splitlines()[-1]
+    assert told.startswith(f"reading the cluster's credentials from '{kubeconfig}': ")
+    assert ("there is no such file" in told) == (content is None)
     assert "Traceback" not in said
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+pytestmark = pytest.mark.stack
+
 LINK = FAULTS["link_efa"]
 CLEARS_WITHIN = 60.0
 

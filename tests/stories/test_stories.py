@@ -174,6 +174,26 @@ def test_s5_a_remediator_that_was_away_catches_up(pipeline: Pipeline, admin: Adm
     assert spec_without_time(again) == spec_without_time(rule)
 
 
+def test_a_node_that_is_registered_anew_keeps_its_fault(pipeline: Pipeline, admin: Admin) -> None:
+    """Deleting the Node of a machine that goes on reading a fault costs the taint, and its return brings it back.
+
+    Both alerts began before the new Node was made; what they say is of no machine for sure, until one begins anew.
+    """
+    pipeline.driver.set_components(5, "link_host\n")
+    before = tainted(admin, 5, "link_host")
+    admin.delete_node(NODE)
+    cleared(admin, 5, "link_host")
+    absent = f'absent(neuron_remediator_node{{node="{NODE}"}})'
+    becomes(lambda: pipeline.prometheus.query(absent), "Prometheus to see that the Node is gone")
+    not_held = 'ALERTS{alertname="NeuronDeviceFaultNotHeld",device="5"}'
+    becomes(lambda: not pipeline.prometheus.query(not_held), "nobody to be told while there is no Node")
+
+    admin.node(NODE)
+    again = tainted(admin, 5, "link_host", within=15)
+    assert uid(again) != uid(before)
+    assert spec_without_time(again) == spec_without_time(before)
+
+
 def test_s6_every_fault_ends_as_exactly_its_taint(pipeline: Pipeline, admin: Admin) -> None:
     """The chain: each row's example reading, through every real part, is the taint of its row, and no other.
 
