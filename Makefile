@@ -4,7 +4,10 @@ SHELL := /bin/bash
 .PHONY: help check lint types contracts generated test test-fast test-slow stack demo demo-cluster bench format \
 	generate requirements clean
 
-PYTHON ?= $(shell command -v python3.13 || command -v python3.12 || command -v python3.11 || command -v python3)
+# The first that runs: a version manager may have a command for each version and the version itself for none.
+FITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
+	"$$python" -c '$(FITS)' >/dev/null 2>&1 && echo "$$python" && break; done)
 BIN := .venv/bin
 READY := .venv/.ready
 
@@ -25,6 +28,7 @@ contracts: $(READY) ## import contracts between the packages
 
 generated: $(READY) ## generated files are current
 	$(BIN)/python -m alerts check
+	$(BIN)/python -m tests.alerts --check
 
 test: $(READY) ## All tests but the slow ones, on the real stack
 	$(BIN)/python -m pytest -m "not slow"
@@ -38,7 +42,7 @@ test-slow: $(READY) ## The slow tests alone
 stack: $(READY) ## Build Kubernetes, etcd, Prometheus and Alertmanager once into the cache
 	$(BIN)/python -m tests.stack build
 
-demo: $(READY) ## A fault, from driver file to taint and back, without a cluster (KEEP=1 leaves it running)
+demo: $(READY) ## A fault, from driver file to taint and back, in memory (KEEP=1 leaves it running)
 	@$(BIN)/python -m tests.demo
 
 demo-cluster: $(READY) ## The same on the real control plane, with the eviction of a pod (KEEP=1 leaves it running)
@@ -64,10 +68,10 @@ clean: ## Remove what was built here (the stack cache stays)
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(READY): requirements-dev.txt pyproject.toml
-	@test -n "$(PYTHON)" && "$(PYTHON)" -c 'import sys, ensurepip, venv; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "making .venv: expected Python 3.11 or newer with its venv module (Debian: apt install python3-venv)" >&2; exit 1; }
-	@echo "installing the development tools into .venv …"
-	@"$(PYTHON)" -m venv .venv
+	@python="$(PYTHON)"; test -n "$$python" && "$$python" -c '$(FITS)' && \
+		echo "installing the development tools into .venv …" && "$$python" -m venv .venv || \
+		{ echo "making .venv: expected Python 3.11 or newer with its venv module" \
+			"(Debian: apt install python3-venv), or set PYTHON=…" >&2; exit 1; }
 	@$(BIN)/pip install --quiet --require-hashes -r requirements-dev.txt
 	@$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@

@@ -18,7 +18,7 @@ from alerts.runbook import runbook
 HOME: Final = Path(__file__).parent
 RULES: Final = Path("neuron-device-health.rules.yaml")
 _RUNBOOKS: Final = Path("runbooks")
-_GENERATE: Final = "python -m alerts generate"
+_GENERATE: Final = "make generate"
 _T = TypeVar("_T")
 
 
@@ -75,12 +75,14 @@ def _generate(parser: argparse.ArgumentParser, options: argparse.Namespace) -> i
         parser.error("generating the shipped rules: they have the default settings; give --output for others")
     else:
         files = {HOME / path: text for path, text in generated_files().items()}
+        (HOME / _RUNBOOKS).mkdir(exist_ok=True)
     for file, text in files.items():
         try:
-            file.parent.mkdir(parents=True, exist_ok=True)
+            # Into folders that are there: one that is not is a mistyped path.
             file.write_text(text, encoding="utf-8")
         except OSError as error:
             parser.error(f'writing "{file}": {error.strerror}')
+    sys.stderr.write(f'wrote "{options.output}"\n' if options.output else f'wrote {len(files)} files below "{HOME}"\n')
     return 0
 
 
@@ -91,8 +93,20 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("check", help="exit with 1 if a generated file is not current, and name it")
     generate = commands.add_parser("generate", help="write the rules and runbooks; with --output, only rules")
     interval = _argument(parse_interval)
-    generate.add_argument("--scrape-interval", type=interval, default="1s", metavar="DURATION")
-    generate.add_argument("--evaluation-interval", type=interval, default="1s", metavar="DURATION")
+    generate.add_argument(
+        "--scrape-interval",
+        type=interval,
+        default="1s",
+        metavar="DURATION",
+        help="scrape_interval of both jobs, 1s to 2m (default 1s); set it there as well",
+    )
+    generate.add_argument(
+        "--evaluation-interval",
+        type=interval,
+        default="1s",
+        metavar="DURATION",
+        help="how often the rules are evaluated, 1s to 2m (default 1s); written into the file",
+    )
     generate.add_argument(
         "--runbook-url",
         type=_argument(_web_address),

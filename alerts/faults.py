@@ -282,7 +282,7 @@ _ROWS: Final = (
         """),
         impact=cleandoc("""
             Data moved between host and device may be lost or late. Work on the device cannot be relied upon
-            and is evicted by default.
+            and is evicted.
         """),
         diagnosis=cleandoc("""
             * Compare `current_link_speed` and `current_link_width` of the device's PCIe address under
@@ -428,7 +428,7 @@ _ROWS: Final = (
         """),
         impact=cleandoc("""
             Data moved inside the device may be lost or wrong. Work on the device cannot be relied upon and
-            is evicted by default.
+            is evicted.
         """),
         diagnosis=cleandoc("""
             * Look for `hbm` or `sram` faults of the same device: they decide whether the node must be

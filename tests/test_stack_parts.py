@@ -121,6 +121,18 @@ def test_the_demo_takes_what_is_quickest_to_get(empty_cache: Path) -> None:
     assert binaries.locate_for_demo("prometheus") == on_path
 
 
+def test_an_index_that_cannot_be_had_is_named_and_costs_only_its_own_packages(empty_cache: Path) -> None:
+    programs = empty_cache.parent / "path"
+    _program(programs / "dpkg-deb", "exit 1")
+    failing = 'case "$*" in *update) echo "E: no index"; exit 100;; *) echo "E: no package"; exit 100;; esac'
+    _program(programs / "apt-get", failing)
+    with pytest.raises(StackBuildError, match="E: no index"):
+        debian.fetch_debian("prometheus")
+    _program(programs / "apt-get", failing.replace('echo "E: no package"; exit 100', ": >prometheus.deb"))
+    with pytest.raises(StackBuildError, match=r'running "dpkg-deb -x .*/prometheus\.deb'):
+        debian.fetch_debian("prometheus")
+
+
 def test_debians_alertmanager_finds_its_templates_where_it_was_unpacked(tmp_path: Path) -> None:
     original = _program(
         tmp_path / "usr/bin/prometheus-alertmanager", "exec /bin/cat /usr/share/prometheus/alertmanager/t"
@@ -131,7 +143,7 @@ def test_debians_alertmanager_finds_its_templates_where_it_was_unpacked(tmp_path
     (templates / "t").write_text("template", encoding="utf-8")
     debian._relocate_alertmanager(tmp_path)
     assert original.stat().st_size == size
-    assert subprocess.check_output(tmp_path / "usr/bin/relocated", text=True) == "template"
+    assert subprocess.check_output(tmp_path / "usr/bin/alertmanager", text=True) == "template"
 
 
 def test_the_command_line_names_what_is_known(empty_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:

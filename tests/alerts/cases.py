@@ -89,7 +89,7 @@ def _example_case(fault: Fault, intervals: Intervals) -> Case:
     passing = "The taint goes once the device has proved clean; a resolved alert does not say that it is gone."
     annotations = {
         "summary": fault.summary,
-        "description": f"Neuron device 3 of node {NODE} {fault.finding}. Default taint: value {fault.value}, "
+        "description": f"Neuron device 3 of node {NODE} {fault.finding}. Taint: value {fault.value}, "
         f"effect {fault.effect}. " + (latched if fault.latched else passing),
     }
     seen = _seen(intervals)

@@ -1,5 +1,6 @@
 """The generated files are current, deterministic, well formed, and written by the command that says so."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from alerts.faults import CLEARED, FAULTS, LATCHED, NOT_HELD, Fault
 from alerts.intervals import Intervals
 from alerts.render import rules_file
 from alerts.runbook import runbook
-from tests.alerts.suite import COMMAND, COMMITTED, committed_text
+from tests.alerts.suite import COMMITTED, outdated
 
+_HEADINGS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "Does not clear?")
 _MACHINE = {NOT_HELD: "taint", LATCHED: "latch", CLEARED: "clear"}
 
 
@@ -36,7 +38,15 @@ def test_the_committed_rules_and_runbooks_are_current() -> None:
 
 
 def test_the_committed_promtool_file_is_current() -> None:
-    assert COMMITTED.read_text(encoding="utf-8") == committed_text(), f"run `{COMMAND}`"
+    assert outdated(COMMITTED) is None
+
+
+def test_a_stale_promtool_file_is_named(tmp_path: Path) -> None:
+    stale = tmp_path / "stale.yaml"
+    said = f'checking "{stale}": not what the cases give; run `make generate`'
+    assert outdated(stale) == said
+    stale.write_text("tests: []\n", encoding="utf-8")
+    assert outdated(stale) == said
 
 
 def test_check_names_what_is_not_current_and_generate_repairs_it(
@@ -44,13 +54,14 @@ def test_check_names_what_is_not_current_and_generate_repairs_it(
 ) -> None:
     assert command.main(["generate"]) == 0
     assert command.main(["check"]) == 0
+    assert capsys.readouterr().err == f'wrote {len(FAULTS) + 1} files below "{home}"\n'
     (home / "neuron-device-health.rules.yaml").write_text("groups: []\n")
     (home / "runbooks" / "NeuronDeviceUnreachable.md").unlink()
     assert command.main(["check"]) == 1
     rules, page = home / "neuron-device-health.rules.yaml", home / "runbooks" / "NeuronDeviceUnreachable.md"
     assert capsys.readouterr().err == (
-        f'checking "{rules}": not what the fault table gives; run `python -m alerts generate`\n'
-        f'checking "{page}": the file is missing; run `python -m alerts generate`\n'
+        f'checking "{rules}": not what the fault table gives; run `make generate`\n'
+        f'checking "{page}": the file is missing; run `make generate`\n'
     )
     assert command.main(["generate"]) == 0
     assert command.main(["check"]) == 0
@@ -63,10 +74,13 @@ def test_check_names_a_runbook_no_fault_has(home: Path, capsys: pytest.CaptureFi
     assert 'NeuronDeviceGone.md": no fault has this alert' in capsys.readouterr().err
 
 
-def test_generate_with_output_writes_the_rules_asked_for_and_nothing_else(home: Path, tmp_path: Path) -> None:
-    output = tmp_path / "new" / "rules.yaml"
+def test_generate_with_output_writes_the_rules_asked_for_and_nothing_else(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = home / "rules.yaml"
     arguments = ["--scrape-interval=15s", "--evaluation-interval=1m", "--runbook-url=https://example.org/r/"]
     assert command.main(["generate", *arguments, "--output", str(output)]) == 0
+    assert capsys.readouterr().err == f'wrote "{output}"\n'
     intervals = Intervals(scrape=15, evaluation=60)
     text = output.read_text(encoding="utf-8")
     assert text == rules_file(FAULTS.values(), intervals, runbook_url="https://example.org/r")
@@ -82,6 +96,7 @@ def test_generate_with_output_writes_the_rules_asked_for_and_nothing_else(home: 
         (["--evaluation-interval=0s"], 'setting the evaluation interval to "0s": out of range; expected 1s to 120s'),
         (["--runbook-url=docs/"], 'reading URL "docs/": not a web address; expected one that begins with "https://"'),
         (["--output=/dev/null/rules.yaml"], 'writing "/dev/null/rules.yaml": '),
+        (["--output=/no-such-folder/rules.yaml"], 'writing "/no-such-folder/rules.yaml": No such file or directory'),
     ],
 )
 def test_wrong_usage_is_named_and_writes_nothing(
@@ -107,7 +122,8 @@ def test_every_alert_has_what_people_and_the_remediator_need(url: str | None) ->
     rules = _rules(rules_file(FAULTS.values(), Intervals(), runbook_url=url))
     by_alert = {rule["alert"]: rule for rule in rules}
     assert list(by_alert) == [*(fault.alert for fault in FAULTS.values()), *_MACHINE]
-    assert all(rule["annotations"].keys() >= {"summary", "description"} for rule in rules)
+    bare = [rule["alert"] for rule in rules if not rule["annotations"].keys() >= {"summary", "description"}]
+    assert bare == [], "these lack a summary or a description"
     for fault in FAULTS.values():
         rule = by_alert[fault.alert]
         assert rule["labels"] == {"severity": fault.severity, "remediation": "taint"}
@@ -135,11 +151,24 @@ def test_whatever_a_row_says_the_file_stays_well_formed(finding: str, url: str) 
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_a_runbook_has_the_four_headings_and_every_fact_of_its_row(fault: Fault) -> None:
+def test_a_runbook_has_its_headings_and_every_fact_of_its_row(fault: Fault) -> None:
     page = runbook(fault)
     headings = [line for line in page.splitlines() if line.startswith("#")]
-    assert headings == [f"# {fault.alert}", "## Meaning", "## Impact", "## Diagnosis", "## Mitigation"]
+    assert headings == [f"# {fault.alert}", *(f"## {heading}" for heading in _HEADINGS)]
     for text in (fault.meaning, fault.impact, fault.diagnosis, fault.mitigation):
         assert text in page
     assert f"device-unhealthy={fault.value}:{fault.effect}" in page
     assert "$" not in page
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_runbook_has_a_query_for_each_condition_of_the_clear(fault: Fault) -> None:
+    rule = next(rule for rule in _rules(rules_file([fault], Intervals())) if rule["alert"] == CLEARED)
+    series = set(re.findall(r"\b(?:neuron_\w+|up)(?=\{)", rule["expr"]))
+    ranges = set(re.findall(r"\[\w+\]", rule["expr"])) & {f"[{Intervals().transition_window}s]", "[30m]"}
+    stays = runbook(fault).partition("## Does not clear?")[2]
+    asked = {text for text in (*series, *ranges) if text in stays}
+    assert asked == (set() if fault.latched else series | ranges)
+    assert len(series) >= 8
+    assert len(ranges) == 2
+    assert ("never clear it" in stays) == fault.latched

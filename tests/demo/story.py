@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from alerts.faults import CLEARED, FAULTS, HEALTHY, Fault
 from tests.demo.narrator import Narrator, Step, StoryError
+from tests.stack.progress import progress
 
 if TYPE_CHECKING:
     from tests.stack.kube import Admin
@@ -47,27 +48,30 @@ class Story:
         )
         if self._admin is not None:
             for device in (LATCHED_DEVICE, PASSING_DEVICE):
-                self._admin.pod(f"pod-on-{device}", device=f"neuron-device-{device}")
-                self._narrator.say("scheduler", f"pod-on-{device} runs on {self._admin.scheduled(f'pod-on-{device}')}")
+                pod = f"pod-on-{device}"
+                self._admin.pod(pod, device=f"neuron-device-{device}")
+                with progress("waiting for scheduler"):
+                    got = self._admin.scheduled(pod)
+                self._narrator.say("scheduler", f"{pod} is scheduled on {got}")
 
     def _break(self) -> None:
         self._narrator.headline("2. Two devices break")
-        steps: list[Step] = []
+        chains: list[list[Step]] = []
         for device, fault in ((LATCHED_DEVICE, LATCHED_FAULT), (PASSING_DEVICE, PASSING_FAULT)):
             self._pipeline.driver.show(device, fault.example)
             self._narrator.say("driver", f'neuron{device}/…/unhealthy_components reads "{fault.token}"')
-            steps += self._steps_to_a_taint(device, fault)
+            chains.append(self._steps_to_a_taint(device, fault))
         if self._admin is not None:
-            steps.append(Step("eviction", self._evicted, f"pod-on-{LATCHED_DEVICE} deleted"))
-        self._narrator.watch(steps, within=_TAINT_SECONDS)
+            chains[0].append(Step("eviction", self._evicted, f"pod-on-{LATCHED_DEVICE} deleted"))
+        self._narrator.watch(*chains, within=_TAINT_SECONDS)
         if self._admin is not None:
-            self._expect(self._runs(PASSING_DEVICE), f"pod-on-{PASSING_DEVICE} to go on running")
-            self._narrator.say("scheduler", f"pod-on-{PASSING_DEVICE} goes on: its fault only keeps new work off")
+            self._expect(self._runs(PASSING_DEVICE), f"pod-on-{PASSING_DEVICE} to be left alone")
+            self._narrator.say("scheduler", f"pod-on-{PASSING_DEVICE} is left alone: its fault only keeps new work off")
 
     def _steps_to_a_taint(self, device: int, fault: Fault) -> list[Step]:
         def exporter() -> str | None:
             value = self._pipeline.exporter.value("neuron_device_fault", device=str(device), fault=fault.name)
-            return f'neuron_device_fault{{device="{device}",fault="{fault.name}"}} 1' if value == 1 else None
+            return f'neuron_device_fault{{device="{device}",fault="{fault.name}"}} 1.0' if value == 1 else None
 
         def prometheus() -> str | None:
             return f"device {device}: {fault.alert} fires" if self._fires(fault.alert, device) else None
@@ -82,7 +86,8 @@ class Story:
         def remediator() -> str | None:
             record = self._record(device, fault)
             latch = "latched" if record and record["latched"] == "true" else "clears on clean readings"
-            return f"device {device}: tainted {fault.value}:{record['effect']}, {latch}" if record else None
+            where = "" if self._admin is not None else " (in memory)"
+            return f"device {device}: tainted {fault.value}:{record['effect']}, {latch}{where}" if record else None
 
         steps = [
             Step("exporter", exporter, f"{fault.name} of device {device}"),

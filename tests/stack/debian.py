@@ -26,7 +26,7 @@ _PACKAGED = MappingProxyType(
     {
         "prometheus": _Packaged("prometheus", "usr/bin/prometheus"),
         "promtool": _Packaged("prometheus", "usr/bin/promtool"),
-        "alertmanager": _Packaged("prometheus-alertmanager", "usr/bin/relocated"),
+        "alertmanager": _Packaged("prometheus-alertmanager", "usr/bin/alertmanager"),
         "amtool": _Packaged("prometheus-alertmanager", "usr/bin/amtool"),
     }
 )
@@ -54,6 +54,7 @@ Dir::State::status "/var/lib/dpkg/status";
 Dir::Cache "{root}/cache";
 Dir::Log "{root}/log";
 APT::Sandbox::User "";
+APT::Update::Error-Mode "any";
 Acquire::Languages "none";
 Acquire::http::Timeout "30";
 Acquire::https::Timeout "30";
@@ -96,9 +97,7 @@ def _fetch(packaged: _Packaged) -> None:
     target = _unpacked(packaged)
     work = target.with_name(f".{packaged.package}.{os.getpid()}")
     try:
-        config = _apt_folders(work / "apt")
-        _run(("apt-get", "-c", str(config), "-qq", "update"), work)
-        _run(("apt-get", "-c", str(config), "-qq", "download", packaged.package), work)
+        _download(packaged.package, _apt_folders(work / "apt"), work)
         archives = list(work.glob("*.deb"))
         if len(archives) != 1:
             raise StackBuildError(f'downloading "{packaged.package}": expected one .deb, got {len(archives)}')
@@ -108,8 +107,25 @@ def _fetch(packaged: _Packaged) -> None:
             raise StackBuildError(f'unpacking "{archives[0].name}": no "{packaged.path}" in it')
         shutil.rmtree(target, ignore_errors=True)
         (work / "root").replace(target)
+    except OSError as error:
+        raise StackBuildError(
+            f'writing "{error.filename}": {error.strerror}; NEURON_STACK_CACHE names another folder'
+        ) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
+
+
+def _download(package: str, config: Path, directory: Path) -> None:
+    apt = ("apt-get", "-c", str(config), "-qq")
+    cause = None
+    try:
+        _run((*apt, "update"), directory)
+    except StackBuildError as error:
+        cause = error  # one dead source of several need not matter
+    try:
+        _run((*apt, "download", package), directory)
+    except StackBuildError as error:
+        raise (cause or error) from error
 
 
 def _relocate_alertmanager(root: Path) -> None:
@@ -122,7 +138,7 @@ def _relocate_alertmanager(root: Path) -> None:
         return
     replacement = _DESCRIPTOR.ljust(len(_ALERTMANAGER_DATA), "/")
     program.write_bytes(program.read_bytes().replace(_ALERTMANAGER_DATA.encode(), replacement.encode()))
-    wrapper = program.with_name("relocated")
+    wrapper = program.with_name("alertmanager")
     wrapper.write_text(_RELOCATED.format(data=_ALERTMANAGER_DATA, program=_ALERTMANAGER), encoding="utf-8")
     wrapper.chmod(0o755)
 
