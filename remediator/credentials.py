@@ -9,6 +9,7 @@ import asyncio
 import hmac
 import logging
 import os
+import stat
 from typing import TYPE_CHECKING
 
 from watchfiles import Change, awatch
@@ -27,8 +28,14 @@ _READ_AGAIN_MS = 60_000
 """How often the file is read without a sign of change, for what the watch cannot see, such as a link's far target."""
 
 
+_MAX_BYTES = 4096
+"""More than any token has, and less than the server allows the header it comes in."""
+
+_PRINTABLE = frozenset(range(0x21, 0x7F))
+
+
 class Token:
-    """The token now in force. A file that became unreadable or empty leaves the last good token in force."""
+    """The token now in force. A file that became unreadable or holds none leaves the last good token in force."""
 
     def __init__(self, token: bytes) -> None:
         self._token = token
@@ -78,10 +85,27 @@ class Token:
 
 
 def _read(path: Path) -> bytes:
-    token = path.read_bytes().strip()
+    token = _content(path).strip()
     if not token:
         raise ValueError("the file is empty; expected a token")
+    # What follows could never match, and every notification would be refused without a hint why.
     if len(token.split()) > 1:
-        # It could never match, and every notification would be refused without a hint why.
         raise ValueError("the file holds several words; expected one token")
+    if not _PRINTABLE.issuperset(token):
+        raise ValueError("the file holds other bytes than printable ASCII; expected a token")
     return token
+
+
+def _content(path: Path) -> bytes:
+    # Not blocking: a pipe nobody writes into would hold the thread for ever, and the end of the process with it.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("not a regular file; expected a file with a token")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(_MAX_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > _MAX_BYTES:
+        raise ValueError(f"the file is too large; expected at most {_MAX_BYTES} bytes")
+    return content

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from aiohttp import web
 
+from exporter.service.connections import Connections, Limits
 from exporter.service.flags import UsageError
 from exporter.service.parsers import Address
 
@@ -45,25 +46,30 @@ async def serve(
     stop: asyncio.Event | None = None,
     started: Callable[[Address], None] | None = None,
     shutdown_timeout: float = 10,
+    limits: Limits | None = None,
 ) -> None:
     """Serve ``app`` until SIGTERM, SIGINT or ``stop``; requests under way get ``shutdown_timeout`` seconds.
 
-    ``started`` is called with the address in use, which has the real port when port 0 was asked for. Raises
+    ``started`` is called with the address in use, which has the real port when port 0 was asked for. ``limits``
+    are those of the connections; by default they follow from what the system allows this process. Raises
     StartError when the address cannot be listened on.
     """
     stop = stop or asyncio.Event()
+    connections = Connections(limits or Limits.of_this_process())
     runner = web.AppRunner(app, shutdown_timeout=shutdown_timeout, **SERVER_OPTIONS)
     with _signals_set(stop):
         try:
             await runner.setup()
-            bound = await _listen(runner, address)
+            bound = await _listen(connections, runner, address)
             _LOG.info("listening", extra={"address": str(bound)})
             if started is not None:
                 started(bound)
             await stop.wait()
             _LOG.info("stopping")
         finally:
+            connections.stop_listening()
             await runner.cleanup()
+            connections.abort()
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> int:
@@ -82,10 +88,10 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> int:
     return 0
 
 
-async def _listen(runner: web.AppRunner, address: Address) -> Address:
-    site = web.TCPSite(runner, address.host or None, address.port)
+async def _listen(connections: Connections, runner: web.AppRunner, address: Address) -> Address:
+    server = cast("web.Server", runner.server)  # None only before the setup
     try:
-        await site.start()
+        port = await connections.listen(server, address.host or None, address.port)
     except OSError as error:
         # asyncio wraps the system's words into a sentence that names the address a second time.
         number = error.errno or 0
@@ -93,7 +99,7 @@ async def _listen(runner: web.AppRunner, address: Address) -> Address:
         raise StartError(f"listening on '{address}': {reason}") from error
     except UnicodeError as error:
         raise StartError(f"listening on '{address}': {error}") from error
-    return Address(address.host, int(runner.addresses[0][1]))
+    return Address(address.host, port)
 
 
 @contextmanager

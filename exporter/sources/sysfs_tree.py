@@ -40,7 +40,7 @@ class TreeReader:
         folders = self._folders()
         for index in self._paths.keys() - folders.keys():
             del self._paths[index]
-        if not folders or not self._module.is_dir():
+        if not folders or not _is_folder(self._module):
             return Tree(devices=None)
         version = _content(str(self._module / "version"))
         return Tree(
@@ -54,7 +54,7 @@ class TreeReader:
                 return {
                     int(match[1]): entry.path
                     for entry in entries
-                    if (match := _DEVICE.fullmatch(entry.name)) and entry.is_dir()
+                    if (match := _DEVICE.fullmatch(entry.name)) and _is_folder(entry)
                 }
         except OSError:
             return {}
@@ -67,6 +67,14 @@ class TreeReader:
                 return {name: content for name, content in files.items() if content is not None}
         self._paths[index] = known = _find(folder, self._names)
         return {name: content for name, path in known.items() if (content := _content(path)) is not None}
+
+
+def _is_folder(place: Path | os.DirEntry[str]) -> bool:
+    """Say so of one entry. The question itself may fail, as for a link to itself, and must not cost the others."""
+    try:
+        return place.is_dir()
+    except OSError:
+        return False
 
 
 def _find(folder: str, names: frozenset[str]) -> dict[str, str | None]:

@@ -37,6 +37,18 @@ async def test_only_files_of_the_device_itself_are_its_files(rig: Rig) -> None:
     assert [i["architecture"] for i in page.labels("neuron_device_info") if i["device"] == "3"] == [""]
 
 
+async def test_one_entry_that_cannot_be_looked_at_costs_no_other(rig: Rig) -> None:
+    """Symptom: one link to itself among the devices, and all of them vanish."""
+    loop = rig.driver.directory(3).with_name("neuron900")
+    loop.symlink_to(loop.name)
+    rig.driver.set_components(3, "hbm\n")
+    page = await rig.step()
+    assert page.faults(3) == {**ALL_ABSENT, "hbm": 1.0}
+    assert page.faults(2) == ALL_ABSENT
+    assert page.value("neuron_source_up", source="sysfs") == 1
+    assert not [labels for labels in page.labels("neuron_device_info") if labels["device"] == "900"]
+
+
 @pytest.mark.parametrize("name", [HEARTBEAT, COMPONENTS])
 async def test_one_missing_file_is_unknown_for_as_long_as_it_lasts(rig: Rig, name: str) -> None:
     rig.driver.freeze(3)  # writing the heartbeat would bring the file back

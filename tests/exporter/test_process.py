@@ -4,8 +4,9 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from http import HTTPStatus
 from pathlib import Path
 
@@ -50,9 +51,9 @@ class Exporter:
 
 
 @contextmanager
-def running(root: Path, log_dir: Path, **environ: str) -> Iterator[Exporter]:
+def running(root: Path, log_dir: Path, *before: str, **environ: str) -> Iterator[Exporter]:
     arguments = ("--web.listen-address=127.0.0.1:0", f"--sysfs.root={root}", "--refresh-interval=50ms")
-    with Process("exporter", (*COMMAND, *arguments), log_dir, env=environ) as process:
+    with Process("exporter", (*before, *COMMAND, *arguments), log_dir, env=environ) as process:
         process.wait_ready(lambda: "msg=listening" in process.log_path.read_text())
         yield Exporter(process)
 
@@ -96,6 +97,27 @@ def test_a_hundred_aborted_connections_leave_no_traceback_and_no_leak(tmp_path: 
     assert exporter.process.returncode == 0
     assert "Traceback" not in exporter.log
     assert "level=error" not in exporter.log
+
+
+def test_a_crowd_of_half_open_connections_keeps_nobody_out_and_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    """Symptom: more connections that send nothing than there are descriptors, and a log of 100 MB within seconds."""
+    few_descriptors = ("sh", "-c", 'ulimit -n 256; exec "$@"', "sh")
+    with running(tmp_path / "sys", tmp_path, *few_descriptors) as exporter, ExitStack() as crowd:
+        for number in range(600):
+            client = crowd.enter_context(socket.create_connection(("127.0.0.1", exporter.port)))
+            # Some have been closed to make room for others by the time they send.
+            with suppress(ConnectionError):
+                client.sendall(b"GET /metrics HTTP/1.1\r\nHost: h\r\n" if number % 2 else b"")
+            if number % 60 == 0:
+                assert exporter.get("/livez").status == HTTPStatus.OK
+        assert exporter.get("/livez").status == HTTPStatus.OK
+        began = time.monotonic()
+        exporter.process.stop()
+        assert time.monotonic() - began < 3
+    assert exporter.process.returncode == 0
+    assert "Traceback" not in exporter.log
+    assert "level=error" not in exporter.log
+    assert len(exporter.log.splitlines()) < 20
 
 
 def test_without_a_driver_it_serves_and_says_so(tmp_path: Path) -> None:

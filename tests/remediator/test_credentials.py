@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,7 +16,6 @@ from tests.remediator.fakes import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
 
 def admits(token: Token, text: str) -> bool:
@@ -56,9 +56,45 @@ async def test_a_missing_file_is_no_start(tmp_path: Path) -> None:
         await Token.load(tmp_path / "missing")
 
 
-async def test_a_folder_is_no_token(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=r"^reading the webhook token from '.*': .*Is a directory"):
-        await Token.load(tmp_path)
+LONGEST = "x" * 4096
+NO_TOKENS = [
+    pytest.param(b"secr\xc3\xa9t", "other bytes than printable ASCII", id="not ASCII"),
+    pytest.param(b"\xef\xbb\xbfsecret", "other bytes than printable ASCII", id="byte order mark"),
+    pytest.param(b"\x80\xff\xfe\x01", "other bytes than printable ASCII", id="binary"),
+    pytest.param(bytes(4096), "other bytes than printable ASCII", id="zeros, as after a crash"),
+    pytest.param(b"secr\x7fet", "other bytes than printable ASCII", id="unprintable"),
+    pytest.param(f"{LONGEST}x".encode(), "too large; expected at most 4096 bytes", id="too large"),
+    pytest.param(b"secret" + b"\n" * 4096, "too large; expected at most 4096 bytes", id="too large, mostly empty"),
+]
+
+
+@pytest.mark.parametrize(("content", "reason"), NO_TOKENS)
+async def test_what_no_header_could_carry_is_no_start(tmp_path: Path, content: bytes, reason: str) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(content)
+
+    with pytest.raises(StartError, match=rf"^reading the webhook token from '.*': the file .*{reason}") as raised:
+        await Token.load(file)
+
+    assert "secr" not in str(raised.value)
+
+
+async def test_a_token_may_be_long(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(LONGEST)
+
+    assert admits(await Token.load(file), LONGEST)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+async def test_only_a_regular_file_holds_a_token(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """A pipe would hold the thread that reads it for ever, and the end of the process with it."""
+    file = tmp_path / "token"
+    make(file)
+
+    with pytest.raises(StartError, match=r"^reading the webhook token from '.*': not a regular file; expected a file"):
+        await Token.load(file)
 
 
 def rewrite(file: Path, text: str) -> None:
@@ -122,19 +158,35 @@ async def test_a_changed_token_is_taken_over(
     assert not any(word in everything for word in ("first", "second", "third"))
 
 
-@pytest.mark.parametrize("content", ["", None])
+def empty(file: Path) -> None:
+    file.write_text("")
+
+
+def replace_by_pipe(file: Path) -> None:
+    fresh = file.with_name("fresh")
+    os.mkfifo(fresh)
+    fresh.replace(file)
+
+
+def write_binary(file: Path) -> None:
+    file.write_bytes(b"\x80\xff\xfe\x01")
+
+
+def write_too_much(file: Path) -> None:
+    file.write_text(f"{LONGEST}x")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("lose", [empty, Path.unlink, replace_by_pipe, write_binary, write_too_much])
 async def test_a_token_that_is_lost_stays_in_force_until_there_is_another(
-    tmp_path: Path, content: str | None, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, lose: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "token"
     file.write_text("first")
     token = await Token.load(file)
     file.write_text("second")
     async with following(token, file):
-        if content is None:
-            file.unlink()
-        else:
-            file.write_text(content)
+        lose(file)
         await eventually(lambda: "keeping the last good one" in caplog.text, what="the word that it is kept")
         assert admits(token, "second")
         swap_file(file, "third")
