@@ -101,13 +101,8 @@ class ControlPlane:
         self._write_files()
         self._etcd.start()
         self._etcd.wait_ready(lambda: is_ok(f"{self._etcd_url}/readyz"))
-        self.start_apiserver()
-        for process, port in (
-            (self._controllers, self._controllers_port),
-            (self._scheduler, self._scheduler_port),
-        ):
-            process.start()
-            process.wait_ready(self._healthy(f"https://127.0.0.1:{port}/healthz", self._certificate(process.name)))
+        self._start_apiserver()
+        self._start_clients()
 
     def stop(self) -> None:
         """End everything. The data is of no further use, so nothing is given time to save it."""
@@ -119,7 +114,25 @@ class ControlPlane:
         self._apiserver.stop(timeout=1)  # it stops listening at once, but open watches would hold it for a minute
 
     def start_apiserver(self) -> None:
-        """Start the API server on the same port, certificate and etcd; returns once it is ready."""
+        """Start the API server on the same port, certificate and etcd; returns once it is of use again.
+
+        Scheduler and controllers are started anew: after an outage, and more so after a second one, their clients wait
+        for up to half a minute before they look again.
+        """
+        self._start_apiserver()
+        for process in (self._controllers, self._scheduler):
+            process.kill()
+        self._start_clients()
+
+    def _start_clients(self) -> None:
+        for process, port in (
+            (self._controllers, self._controllers_port),
+            (self._scheduler, self._scheduler_port),
+        ):
+            process.start()
+            process.wait_ready(self._healthy(f"https://127.0.0.1:{port}/healthz", self._certificate(process.name)))
+
+    def _start_apiserver(self) -> None:
         self._apiserver.start()
         self._apiserver.wait_ready(self._healthy(f"{self.url}/readyz", self.ca_file))
 
