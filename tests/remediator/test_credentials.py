@@ -97,6 +97,22 @@ async def test_only_a_regular_file_holds_a_token(tmp_path: Path, make: Callable[
         await Token.load(file)
 
 
+def descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_reading_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret")
+    await Token.load(file)
+    before = descriptors()
+    for _ in range(5):
+        await Token.load(file)
+        with pytest.raises(StartError):
+            await Token.load(tmp_path)
+    assert descriptors() == before
+
+
 def rewrite(file: Path, text: str) -> None:
     file.write_text(text)
 
