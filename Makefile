@@ -9,6 +9,8 @@ FITS := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11 python3; do \
 	"$$python" -c '$(FITS)' >/dev/null 2>&1 && echo "$$python" && break; done)
 BIN := .venv/bin
+# Half of the fast tests at a time: many of them wait for sockets and processes.
+FAST := $(BIN)/python -m pytest -m "not stack and not slow"
 READY := .venv/.ready
 
 help: ## List the targets
@@ -34,7 +36,10 @@ test: $(READY) ## All tests but the slow ones, on the real stack
 	$(BIN)/python -m pytest -m "not slow"
 
 test-fast: $(READY) ## Tests that need no stack, under a minute
-	$(BIN)/python -m pytest -m "not stack and not slow"
+	@mkdir -p build
+	@$(FAST) tests/exporter > build/test-fast-exporter.log 2>&1 & exporter=$$!; \
+	$(FAST) --ignore=tests/exporter; rest=$$?; \
+	wait $$exporter; exporter=$$?; cat build/test-fast-exporter.log; exit $$((exporter + rest))
 
 test-slow: $(READY) ## The slow tests alone
 	$(BIN)/python -m pytest -m slow
