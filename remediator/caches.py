@@ -7,22 +7,16 @@ a new one may be milliseconds ahead of its watch event. Nothing here decides or 
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from remediator.backends.device_taint_rule import SELECTOR, RecordCache, collection
 from remediator.cluster import RESOURCE_API, Api, object_path, rule_version
-from remediator.errors import RemediatorError
 from remediator.inventory import Inventory, Node, Slice, Target
-from remediator.listwatch import ListWatch
+from remediator.listwatch import ListWatch, patiently
 from remediator.rules import Rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-_LOG = logging.getLogger(__name__)
 
 NODES = "/api/v1/nodes"
 SLICES = f"{RESOURCE_API}/v1/resourceslices"
@@ -92,12 +86,8 @@ class Caches:
 
     async def run(self) -> None:
         """Find out how rules are served, then keep everything current, until cancelled."""
-        retrying = AsyncRetrying(
-            retry=retry_if_exception_type(RemediatorError),
-            wait=wait_random_exponential(multiplier=0.2, max=5),
-            before_sleep=_log_discovery,
-        )
-        self.records.version = await retrying(rule_version, self._api)
+        discovering = patiently("discovering DeviceTaintRule", longest=5, path=RESOURCE_API)
+        self.records.version = await discovering(rule_version, self._api)
         self._rules_watch.path = collection(self.records.version)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._nodes_watch.run())
@@ -132,8 +122,3 @@ class Caches:
     def locate(self, node: str, device: int) -> Target:
         """Where device `device` of that node is to be tainted."""
         return self._slices.inventory.locate(node, device)
-
-
-def _log_discovery(state: RetryCallState) -> None:
-    error = state.outcome.exception() if state.outcome else None
-    _LOG.warning("will retry", extra={"attempt": state.attempt_number, "error": str(error)})

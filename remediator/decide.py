@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from alerts.faults import FAULTS, Remediation
+from remediator.names import is_subdomain
 from remediator.records import NEVER, Key, Record, State, Taint, episode_of
 
 if TYPE_CHECKING:
@@ -26,10 +27,6 @@ YOUNG_NODE = timedelta(minutes=10)
 CLOCK_SKEW = timedelta(seconds=5)
 """How far apart clocks may be before a start counts as from the future; less than any hold."""
 
-# A Node name is a DNS-1123 subdomain; an address with a port or an empty text is not one, and guessing would
-# taint the wrong machine.
-_NODE = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
-_NODE_LIMIT = 253
 _DEVICE = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
@@ -96,7 +93,8 @@ def _identity(labels: dict[str, str]) -> Key | Outcome:
     node, device, fault = (labels.get(name, "") for name in ("node", "device", "fault"))
     if not (node and device and fault):
         return Outcome.IGNORED_NO_IDENTITY
-    if len(node) > _NODE_LIMIT or not _NODE.fullmatch(node) or not _DEVICE.fullmatch(device):
+    # An address with a port is no Node name, and guessing would taint the wrong machine.
+    if not is_subdomain(node) or not _DEVICE.fullmatch(device):
         return Outcome.IGNORED_NO_IDENTITY
     if fault not in FAULTS:
         return Outcome.IGNORED_UNKNOWN_FAULT

@@ -26,8 +26,6 @@ class NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     uid: str
     creation_timestamp: datetime
-    resource_version: str = ""
-    labels: dict[str, str] = {}
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -60,8 +58,6 @@ class SliceMetadata(msgspec.Struct, frozen=True, rename="camel"):
     """What is kept of a ResourceSlice's metadata."""
 
     name: str
-    uid: str
-    resource_version: str = ""
 
 
 class SliceSpec(msgspec.Struct, frozen=True, rename="camel"):

@@ -97,23 +97,11 @@ class ListWatch(Generic[T]):
     async def run(self) -> None:
         """List and watch until cancelled. Trouble is logged once per attempt and met with backoff."""
         while True:
-            retrying = AsyncRetrying(
-                retry=retry_if_exception_type(RemediatorError),
-                wait=wait_random_exponential(multiplier=0.2, max=10),
-                before_sleep=self._log_attempt,
-            )
-            version: str = await retrying(self._list)
+            version: str = await patiently("listing", longest=10, path=self.path)(self._list)
             self._listed, self._lost = True, None
             await self._follow(version)
             self._lost = self.elapsed()
             await _pause()
-
-    def _log_attempt(self, state: RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        _LOG.warning(
-            "listing: will retry",
-            extra={"path": self.path, "attempt": state.attempt_number, "error": str(error)},
-        )
 
     async def _follow(self, version: str) -> None:
         """Watch from one version on, until a new list is needed."""
@@ -171,6 +159,20 @@ class ListWatch(Generic[T]):
     def _error(self, status: _Status) -> ExpiredError | UnavailableError:
         told = f"watching {self.path}: {status.message}"
         return ExpiredError(told) if status.code == HTTPStatus.GONE else UnavailableError(Refusal.SERVER_ERROR, told)
+
+
+def patiently(doing: str, *, longest: float, path: str) -> AsyncRetrying:
+    """Ask again for ever, at random and growing intervals of at most `longest` seconds; each failure is logged."""
+
+    def log(state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        _LOG.warning(f"{doing}: will retry", extra={"path": path, "attempt": state.attempt_number, "error": str(error)})
+
+    return AsyncRetrying(
+        retry=retry_if_exception_type(RemediatorError),
+        wait=wait_random_exponential(multiplier=0.2, max=longest),
+        before_sleep=log,
+    )
 
 
 def _number(version: str, path: str) -> None:

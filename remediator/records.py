@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from alerts.faults import Effect
 from remediator.inventory import Target
+from remediator.names import SUBDOMAIN_LIMIT
 
 if TYPE_CHECKING:
     from remediator.rules import Rule, RuleMetadata
@@ -26,9 +27,6 @@ MANAGER = "neuron-remediator"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 _PREFIX = f"{MANAGER}/"
 _EMPTIED = "?"  # what stands where somebody emptied a selector: nothing in a cluster has that name
-_NAME_LIMIT = 253
-"""Longest object name the API server takes (a DNS subdomain)."""
-
 NEVER = datetime.min.replace(tzinfo=UTC)
 """The time of what has no readable time."""
 # Without a dash, so that a name, which writes `_` as `-`, stands for one fault only.
@@ -113,10 +111,10 @@ def episode_of(started: datetime) -> str:
 def object_name(key: Key) -> str:
     """Name the record's object: readable, and shortened with a hash where the API server's limit demands it."""
     name = f"neuron-health.{key.node}.{key.device}.{key.fault.replace('_', '-')}"
-    if len(name) <= _NAME_LIMIT:
+    if len(name) <= SUBDOMAIN_LIMIT:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:12]
-    return f"{name[: _NAME_LIMIT - 13].rstrip('.-')}-{digest}"
+    return f"{name[: SUBDOMAIN_LIMIT - 13].rstrip('.-')}-{digest}"
 
 
 def to_object(record: Record, api_version: str) -> dict[str, Any]:

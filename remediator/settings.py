@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from exporter.service.flags import LOG_FORMAT, LOG_LEVEL, Flag, UsageError, listen_address, read_flags
 from exporter.service.parsers import Address, boolean, choice, optional, path, text
+from remediator.names import is_subdomain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,20 +19,18 @@ DESCRIPTION = "Receive Alertmanager's webhook and put the mapped Kubernetes tain
 ENV_PREFIX = "NEURON_REMEDIATOR_"
 
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 _DRIVER_LIMIT = 63
-_PREFIX_LIMIT = 253
 
 
 def _driver(value: str) -> str:
-    if len(value) > _DRIVER_LIMIT or not _SUBDOMAIN.fullmatch(value):
+    if not is_subdomain(value, limit=_DRIVER_LIMIT):
         raise ValueError(f"expected a driver name such as 'neuron.aws.com', got {value!r}")
     return value
 
 
 def _taint_key(value: str) -> str:
     prefix, slash, name = value.rpartition("/")
-    prefix_fits = _SUBDOMAIN.fullmatch(prefix) and len(prefix) <= _PREFIX_LIMIT if slash else True
+    prefix_fits = is_subdomain(prefix) if slash else True
     if not (prefix_fits and _LABEL_NAME.fullmatch(name)):
         raise ValueError(f"expected a label name such as 'neuron.aws.com/device-unhealthy', got {value!r}")
     return value

@@ -150,4 +150,4 @@ def resource_slice(
 ) -> Slice:
     """One ResourceSlice."""
     spec = SliceSpec(driver=driver, pool=Pool(pool, generation), node_name=node_name, devices=list(devices))
-    return Slice(SliceMetadata(name, f"uid-{name}"), spec)
+    return Slice(SliceMetadata(name), spec)

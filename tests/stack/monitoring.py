@@ -127,10 +127,6 @@ class Alertmanager(_Server):
         alerts: list[dict[str, Any]] = request("GET", f"{self.url}/api/v2/alerts").json()
         return alerts
 
-    def send(self, alerts: Sequence[Mapping[str, Any]]) -> None:
-        """Post alerts as Prometheus would: ``labels``, ``annotations``, ``startsAt``, ``endsAt``."""
-        request("POST", f"{self.url}/api/v2/alerts", body=list(alerts))
-
     def silence(self, labels: Mapping[str, str], *, minutes: float = 60) -> str:
         """Silence what has exactly these labels; returns the silence's id."""
         now = datetime.now(UTC)
@@ -144,10 +140,6 @@ class Alertmanager(_Server):
             "comment": "test",
         }
         return str(request("POST", f"{self.url}/api/v2/silences", body=body).json()["silenceID"])
-
-    def expire(self, silence: str) -> None:
-        """End a silence."""
-        request("DELETE", f"{self.url}/api/v2/silence/{silence}")
 
     def _arguments(self) -> tuple[str, ...]:
         return (

@@ -1,0 +1,15 @@
+"""The one rule for names that Kubernetes calls DNS subdomains: Nodes, drivers, prefixes of keys, objects. Pure."""
+
+from __future__ import annotations
+
+import re
+
+SUBDOMAIN_LIMIT = 253
+"""Longest such name the API server takes."""
+
+_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
+
+
+def is_subdomain(text: str, *, limit: int = SUBDOMAIN_LIMIT) -> bool:
+    """Whether the text is a DNS-1123 subdomain of at most `limit` characters."""
+    return len(text) <= limit and _SUBDOMAIN.fullmatch(text) is not None
