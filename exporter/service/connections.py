@@ -95,6 +95,17 @@ class Connections:
         for connection in list(self._open):
             self._end(connection)
 
+    def close_idle(self) -> None:
+        """Close each connection that waits for another request: its client shall connect anew, and maybe elsewhere.
+
+        Those with a request under way stay, as do those that have not sent one yet, and those whose last response is
+        not written to its end.
+        """
+        for connection in list(self._idle):
+            # The length is known at the end. Nothing tells of the end of an error, which is written at once.
+            if connection.response is None or connection.response.body_length:
+                connection.close()
+
     def admit(self, connection: "_Connection") -> bool:
         """Take a new connection in, if there is room or one that waits can give way."""
         if not self._make_room():
@@ -120,8 +131,10 @@ class Connections:
                 return await handle(request)
             self._fresh.pop(connection, None)
             self._idle.pop(connection, None)
+            connection.response = None
             try:
-                return await handle(request)
+                connection.response = await handle(request)
+                return connection.response
             finally:
                 if connection in self._open:
                     self._idle[connection] = self._ticks + self._idle_ticks
@@ -154,11 +167,15 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """Stands between the transport and the library's protocol, and tells of the beginning and the end."""
+    """Stands between the transport and the library's protocol, and tells of the beginning and the end.
 
-    __slots__ = ("_connections", "_inner", "_server", "_transport")
+    ``response`` is the latest one, which the library begins to write when the handler is done.
+    """
+
+    __slots__ = ("_connections", "_inner", "_server", "_transport", "response")
 
     def __init__(self, connections: Connections, server: web.Server) -> None:
+        self.response: web.StreamResponse | None = None
         self._connections = connections
         self._server = server
         # Does nothing: stays for who is not let in.
@@ -169,6 +186,11 @@ class _Connection(asyncio.Protocol):
         """End at once. An ordinary close would wait for a client that reads nothing."""
         if self._transport is not None:
             self._transport.abort()
+
+    def close(self) -> None:
+        """End once what was written is sent."""
+        if self._transport is not None:
+            self._transport.close()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)

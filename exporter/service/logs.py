@@ -10,7 +10,7 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -20,11 +20,22 @@ _PLAIN_VALUE: Final = re.compile(r"[\w./:@%+,\-\[\]{}()~*#<>]+", re.ASCII)
 _OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure(level: str, format: str) -> None:  # noqa: A002 - the word the flag uses
-    """Send every record of at least ``level`` to standard error, written as ``logfmt`` or ``json``."""
+def configure(
+    level: str,
+    format: str,  # noqa: A002 - the word the flag uses
+    *,
+    audit: Collection[str] = (),
+) -> None:
+    """Send every record of at least ``level`` to standard error, written as ``logfmt`` or ``json``.
+
+    ``audit`` names the loggers whose records are an audit trail: those are written from info on whatever the level
+    is, and as JSON whatever the format is, so that a machine can tell and read them.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_StructuredFormatter(as_json=format == "json"))
+    handler.setFormatter(_StructuredFormatter(as_json=format == "json", always_json=frozenset(audit)))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for name in audit:
+        logging.getLogger(name).setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
     for library in _BODY_PRINTING_LIBRARIES:
         logging.getLogger(library).setLevel(max(logging.INFO, logging.getLevelNamesMapping()[level.upper()]))
@@ -70,13 +81,14 @@ class Seldom:
 
 
 class _StructuredFormatter(logging.Formatter):
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, *, as_json: bool, always_json: frozenset[str]) -> None:
         super().__init__()
         self._as_json = as_json
+        self._always_json = always_json
 
     def format(self, record: logging.LogRecord) -> str:
         fields = _fields(record)
-        if self._as_json:
+        if self._as_json or record.name in self._always_json:
             return json.dumps(fields, default=str)
         return " ".join(f"{key}={_logfmt_value(value)}" for key, value in fields.items())
 

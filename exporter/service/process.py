@@ -46,16 +46,17 @@ async def serve(
     stop: asyncio.Event | None = None,
     started: Callable[[Address], None] | None = None,
     shutdown_timeout: float = 10,
-    limits: Limits | None = None,
+    connections: Connections | None = None,
 ) -> None:
     """Serve ``app`` until SIGTERM, SIGINT or ``stop``; requests under way get ``shutdown_timeout`` seconds.
 
-    ``started`` is called with the address in use, which has the real port when port 0 was asked for. ``limits``
-    are those of the connections; by default they follow from what the system allows this process. Raises
-    StartError when the address cannot be listened on.
+    ``started`` is called with the address in use, which has the real port when port 0 was asked for.
+    ``connections`` are this one server's, for a caller who wants to close idle ones or to limit them; by default
+    their limits follow from what the system allows this process. Raises StartError when the address cannot be
+    listened on.
     """
     stop = stop or asyncio.Event()
-    connections = Connections(limits or Limits.of_this_process())
+    connections = connections or Connections(Limits.of_this_process())
     runner = web.AppRunner(app, shutdown_timeout=shutdown_timeout, **SERVER_OPTIONS)
     with _signals_set(stop):
         try:

@@ -8,12 +8,13 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from exporter.service.connections import Limits
+from exporter.service.connections import Connections, Limits
 from exporter.service.parsers import Address
 from exporter.service.process import serve
 from tests.stack.process import wait_for
@@ -59,8 +60,10 @@ class Client:
 class Served:
     """A running server and its clients."""
 
-    def __init__(self, address: Address, stop: asyncio.Event, task: asyncio.Task[None]) -> None:
-        self.address, self.stop, self.task = address, stop, task
+    def __init__(
+        self, address: Address, stop: asyncio.Event, task: asyncio.Task[None], connections: Connections
+    ) -> None:
+        self.address, self.stop, self.task, self.connections = address, stop, task, connections
         self.clients: list[Client] = []
 
     async def client(self, beginning: bytes = b"") -> Client:
@@ -88,17 +91,18 @@ async def serving(handler: Handler = hello, *, shutdown_timeout: float = 10, **l
     app.router.add_route("*", "/", handler)
     stop, started = asyncio.Event(), asyncio.get_running_loop().create_future()
     given = Limits(**{"connections": 100, "header_seconds": LONG, "idle_seconds": LONG, **limits})  # type: ignore[arg-type]
+    connections = Connections(given)
     task = asyncio.create_task(
         serve(
             app,
             Address("127.0.0.1", 0),
             stop=stop,
             started=started.set_result,
-            limits=given,
+            connections=connections,
             shutdown_timeout=shutdown_timeout,
         )
     )
-    served = Served(await started, stop, task)
+    served = Served(await started, stop, task, connections)
     try:
         yield served
     finally:
@@ -347,6 +351,58 @@ async def test_a_loop_that_was_held_up_cuts_nobody_whose_header_has_come() -> No
         client.send(REQUEST)
         threading.Event().wait(0.5)
         assert await client.answer() == (200, b"hello")
+
+
+async def test_idle_connections_are_closed_on_demand_and_no_others() -> None:
+    """Symptom: after a change of leaders Alertmanager stays on its connection to the one that leads no more."""
+    under_way, release = asyncio.Semaphore(0), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        if "Slow" in request.headers:
+            under_way.release()
+            await release.wait()
+        return web.Response(text="done")
+
+    async with serving(answer) as served:
+        idle = [await served.client() for _ in range(3)]
+        for client in idle:
+            assert await client.ask() == (200, b"done")
+        busy = await served.client()
+        assert await busy.ask() == (200, b"done")
+        busy.send(b"GET / HTTP/1.1\r\nHost: h\r\nSlow: 1\r\n\r\n")
+        await under_way.acquire()
+        fresh = await served.client()
+        assert await (await served.client()).ask() == (200, b"done")  # so the fresh one has been accepted
+
+        served.connections.close_idle()
+
+        assert {await client.rest() for client in idle} == {b""}
+        release.set()
+        assert await busy.answer() == (200, b"done")
+        assert await busy.ask() == (200, b"done")
+        assert await fresh.ask() == (200, b"done")
+
+
+async def test_closing_idle_connections_cuts_no_response() -> None:
+    big = b"x" * 20_000_000
+    handled = asyncio.Semaphore(0)
+
+    async def page(_request: web.Request) -> web.Response:
+        handled.release()
+        # Written piece by piece after the handler is done.
+        return web.Response(body=BytesIO(big), headers={"Content-Length": str(len(big))})
+
+    async with serving(page) as served:
+        client = await served.client(REQUEST)
+        client.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        await handled.acquire()
+        # At every moment of the response, not only while it is held up.
+        for turn in range(1000):
+            served.connections.close_idle()
+            if turn == 10:
+                client.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        assert await client.answer() == (200, big)
 
 
 async def test_half_open_connections_do_not_hold_up_the_end() -> None:

@@ -14,7 +14,9 @@ from exporter.service import logs
 def _restored_logging() -> Iterator[None]:
     root = logging.getLogger()
     handlers = root.handlers[:]
-    levels = {name: logging.getLogger(name).level for name in (None, "aiohttp", "asyncio", "kubernetes_asyncio")}
+    levels = {
+        name: logging.getLogger(name).level for name in (None, "aiohttp", "asyncio", "kubernetes_asyncio", "trail")
+    }
     yield
     logging.captureWarnings(capture=False)
     root.handlers[:] = handlers
@@ -75,6 +77,20 @@ def test_warnings_are_log_lines(capsys: pytest.CaptureFixture[str]) -> None:
         warnings.simplefilter("always")
         warnings.warn("deprecated", DeprecationWarning, stacklevel=1)
     assert "level=warning" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("style", ["logfmt", "json"])
+def test_an_audit_trail_is_json_at_any_level_and_nothing_else_is(
+    style: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.configure("error", style, audit=["trail"])
+    logging.getLogger("trail").info("made %s", HOSTILE, extra={"device": 3, "reason": HOSTILE})
+    logging.getLogger("trail").debug("not of interest")
+    LOG.info("not of interest either")
+    LOG.error("failed")
+    trail, other = capsys.readouterr().err.splitlines()
+    assert json.loads(trail) | {"msg": f"made {HOSTILE}", "device": 3, "reason": HOSTILE} == json.loads(trail)
+    assert other.startswith("{" if style == "json" else "ts=")
 
 
 def suppressed(caplog: pytest.LogCaptureFixture, message: str) -> list[int]:
