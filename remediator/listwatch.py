@@ -1,7 +1,8 @@
 """List, then watch: one collection of the cluster, kept in memory.
 
 It knows how to stay current (pages, bookmarks, an expired version, a dead peer), not what the objects mean: every
-object goes to a sink. It never gives up and never ends by itself.
+object goes to a sink, in the form that is kept of it; of the form in which it came, one page is in memory at most. It
+never gives up and never ends by itself.
 """
 
 from __future__ import annotations
@@ -9,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import aiohttp
 import msgspec
@@ -21,7 +22,7 @@ from remediator.cluster import Api, decode
 from remediator.errors import ExpiredError, Refusal, RemediatorError, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import AsyncIterator, Callable, Mapping
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,11 +30,34 @@ _PAGE = "500"
 _WATCH_SECONDS = 300
 # Bookmarks come about once a minute; twice that without a byte means that nobody is there any more.
 _WATCH_TIMEOUT = aiohttp.ClientTimeout(total=_WATCH_SECONDS + 30, connect=4, sock_read=130)
+_WATCH_BEGINS_SECONDS = 10.0  # the API server answers a watch at once, before there is an event
+_LONGEST_PAUSE = 3.0  # well below OUT_OF_TOUCH_SECONDS
 
 OUT_OF_TOUCH_SECONDS = 10.0
 """How long a collection may be neither listed nor watched before nothing is decided on it any more."""
 
+
+class Metadata(Protocol):
+    """What every object's metadata must hold."""
+
+    @property
+    def resource_version(self) -> str:
+        """The version of the object, a number."""
+
+
+class Versioned(Protocol):
+    """An object of the cluster, in the form in which it is decoded."""
+
+    @property
+    def metadata(self) -> Metadata:
+        """Its metadata."""
+
+
+W = TypeVar("W", bound=Versioned)
+"""The form in which an object comes."""
+
 T = TypeVar("T")
+"""The form in which it is kept."""
 
 
 class Sink(Protocol[T]):
@@ -54,40 +78,56 @@ class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
     continue_: str = msgspec.field(name="continue", default="")
 
 
-class _Page(msgspec.Struct, frozen=True):
+class _Page(msgspec.Struct, Generic[W], frozen=True):
     metadata: _ListMetadata
-    items: list[msgspec.Raw]
+    items: list[W]
 
 
-class _Event(msgspec.Struct, frozen=True):
+class _Event(msgspec.Struct, Generic[W], frozen=True):
     type: str
-    object: msgspec.Raw
+    object: W
 
 
-class _Versioned(msgspec.Struct, frozen=True):
+class _AnyObject(msgspec.Struct, frozen=True):
+    """What may be of interest in an object that is not of the collection: a bookmark, a Status."""
+
     metadata: _ListMetadata = _ListMetadata()
-
-
-class _Status(msgspec.Struct, frozen=True):
     code: int = 0
     message: str = ""
 
 
-@dataclass(slots=True)
-class ListWatch(Generic[T]):
-    """Keeps `sink` equal to the collection at `path`; `kind` is the struct each object is decoded to.
+def as_it_came(object_: T) -> T:
+    """The form to keep, for objects that are small as they are decoded."""
+    return object_
 
-    `elapsed` is a monotonic clock in seconds.
+
+@dataclass(slots=True)
+class ListWatch(Generic[W, T]):
+    """Keeps `sink` equal to the collection at `path`.
+
+    `kind` is the struct each object is decoded to, and `keep` makes of it what the sink gets. `elapsed` is a monotonic
+    clock in seconds.
     """
 
     api: Api
     path: str
-    kind: type[T]
+    kind: type[W]
+    keep: Callable[[W], T]
     sink: Sink[T]
     query: Mapping[str, str]
     elapsed: Callable[[], float]
     _listed: bool = False
     _lost: float | None = None
+    _told_nothing: int = 0
+    # One decoding a line: the type of an event, with the object already in it.
+    _event_type: Any = field(init=False)
+    _page_type: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        # Filled in at run time, which is more than a type checker can follow.
+        event: Any = _Event
+        page: Any = _Page
+        self._event_type, self._page_type = event[self.kind], page[self.kind]
 
     @property
     def current(self) -> bool:
@@ -101,28 +141,29 @@ class ListWatch(Generic[T]):
             self._listed, self._lost = True, None
             await self._follow(version)
             self._lost = self.elapsed()
-            await _pause()
+            await self._pause()
 
     async def _follow(self, version: str) -> None:
         """Watch from one version on, until a new list is needed."""
         try:
             while True:
                 version = await self._watch(version)
-                await _pause()
+                await self._pause()
         except ExpiredError:
             _LOG.info("watching: the version expired, listing anew", extra={"path": self.path})
         except RemediatorError as error:
             _LOG.warning("watching: listing anew", extra={"path": self.path, "error": str(error)})
 
     async def _list(self) -> str:
+        """Hand the whole collection to the sink; a page that cannot be had (expired, say) makes it begin anew."""
         objects: list[T] = []
         token = ""
         while True:
             query = dict(self.query) | {"limit": _PAGE} | ({"continue": token} if token else {})
-            page = await self.api.get(self.path, _Page, **query)
+            page: _Page[W] | None = await self.api.get(self.path, self._page_type, **query)
             if page is None:
                 raise UnavailableError(Refusal.NOT_SERVED, f"listing {self.path}: not served")
-            objects += [decode(item, self.kind, self.path) for item in page.items]
+            objects += map(self.keep, page.items)
             token = page.metadata.continue_
             if not token:
                 _number(page.metadata.resource_version, self.path)
@@ -130,35 +171,59 @@ class ListWatch(Generic[T]):
                 return page.metadata.resource_version
 
     async def _watch(self, version: str) -> str:
+        self._told_nothing += 1
         query = dict(self.query) | {
             "watch": "1",
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": str(_WATCH_SECONDS),
         }
-        async with self.api.stream(self.path, limits=_WATCH_TIMEOUT, **query) as lines:
-            async for line in lines:
-                version = self._event(line) or version
+        try:
+            async with asyncio.timeout(_WATCH_BEGINS_SECONDS) as begun:
+                async with self.api.stream(self.path, limits=_WATCH_TIMEOUT, **query) as lines:
+                    begun.reschedule(None)
+                    return await self._events(lines, version)
+        except TimeoutError as error:
+            raise UnavailableError(Refusal.TIMEOUT, f"watching {self.path}: no answer in time") from error
+
+    async def _events(self, lines: AsyncIterator[bytes], version: str) -> str:
+        async for line in lines:
+            version = self._event(line) or version
+            self._told_nothing = 0
         return version
 
     def _event(self, line: bytes) -> str:
-        event = decode(line, _Event, self.path)
+        try:
+            event: _Event[Any] = decode(line, self._event_type, self.path)
+        except UnavailableError:
+            # A bookmark and a Status have too little in them for an object of the collection. So has what is broken.
+            event = decode(line, _Event[_AnyObject], self.path)
+            if event.type in ("ADDED", "MODIFIED", "DELETED"):
+                raise
         if event.type == "ERROR":
-            raise self._error(decode(event.object, _Status, self.path))
-        version = decode(event.object, _Versioned, self.path).metadata.resource_version
+            raise self._error(decode(line, _Event[_AnyObject], self.path).object)
+        version: str = event.object.metadata.resource_version
         _number(version, self.path)
         match event.type:
             case "ADDED" | "MODIFIED":
-                self.sink.put(decode(event.object, self.kind, self.path))
+                self.sink.put(self.keep(event.object))
             case "DELETED":
-                self.sink.remove(decode(event.object, self.kind, self.path))
+                self.sink.remove(self.keep(event.object))
             case _:
                 pass  # a bookmark: only its version matters
         return version
 
-    def _error(self, status: _Status) -> ExpiredError | UnavailableError:
+    def _error(self, status: _AnyObject) -> ExpiredError | UnavailableError:
         told = f"watching {self.path}: {status.message}"
         return ExpiredError(told) if status.code == HTTPStatus.GONE else UnavailableError(Refusal.SERVER_ERROR, told)
+
+    async def _pause(self) -> None:
+        """Wait a little between requests, longer after each watch that told nothing.
+
+        A server that cuts or refuses every watch must not be asked in a tight loop, least of all for whole lists.
+        """
+        longest = min(0.5 * 2 ** min(max(self._told_nothing - 1, 0), 10), _LONGEST_PAUSE)
+        await asyncio.sleep(random.uniform(longest / 5, longest))  # noqa: S311 - spreads load, keeps no secret
 
 
 def patiently(doing: str, *, longest: float, path: str) -> AsyncRetrying:
@@ -179,8 +244,3 @@ def _number(version: str, path: str) -> None:
     """Refuse a resource version that is no number: versions are compared, as Kubernetes 1.35 and later document."""
     if not (version.isascii() and version.isdigit()):
         raise UnavailableError(Refusal.UNREADABLE, f"reading {path}: a resourceVersion is no number")
-
-
-async def _pause() -> None:
-    """Wait a little between requests: a server that cuts every watch must not be asked in a tight loop."""
-    await asyncio.sleep(random.uniform(0.1, 0.5))  # noqa: S311 - spreads load, keeps no secret

@@ -1,19 +1,23 @@
-"""Slices → targets: which device of which pool a fault on device N of node X lands on."""
+"""Slices → targets: which device of which pool a fault on device N of node X lands on, and what there is in all."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remediator.inventory import Inventory, Slice, Target, locate
+from alerts.faults import Effect
+from remediator.inventory import NEURON_NODE, Build, DeviceTaint, Inventory, Node, Place, Slice, Target, locate
 from tests.remediator.samples import DRIVER, NODE, device, resource_slice
 from tests.remediator.strategies import devices, hostile_texts, node_names
 from tests.stack import shapes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 STANDALONE = resource_slice(*(device(f"neuron-device-{number}", number) for number in range(16)))
 ULTRASERVER = resource_slice(device("neuron-node", 0))
@@ -88,6 +92,44 @@ def test_where_a_device_is(slices: list[Slice], number: int, target: Target) -> 
         assert locate(order, driver=DRIVER, node=NODE, device=number) == target
 
 
+CHIPS = [resource_slice(device("neuron-device-0", 0), device("chip", 1))]
+
+
+@pytest.mark.parametrize(
+    ("slices", "claimed", "number", "target"),
+    [
+        pytest.param([], {"neuron-device-3"}, 3, Target(DRIVER, NODE, "neuron-device-3"), id="in-use"),
+        pytest.param([], {"neuron-device-3"}, 4, guess(4), id="another-one-in-use"),
+        pytest.param([], {"neuron-node"}, 3, Target(DRIVER, NODE, "neuron-node"), id="ultraserver-in-use"),
+        pytest.param([resource_slice()], {"neuron-node"}, 3, Target(DRIVER, NODE, "neuron-node"), id="empty-slice"),
+        pytest.param(CHIPS, {"neuron-device-3"}, 3, Target(DRIVER, NODE, "neuron-device-3"), id="left-its-slice"),
+        pytest.param(CHIPS, {"neuron-node"}, 3, guess(3), id="no-longer-an-ultraserver"),
+        pytest.param(CHIPS, {"neuron-device-1"}, 1, Target(DRIVER, NODE, "chip"), id="the-slice-comes-first"),
+        pytest.param(
+            [resource_slice(device("neuron-device-3", 4))],
+            {"neuron-device-3"},
+            3,
+            guess(3),
+            id="name-of-another-device",
+        ),
+    ],
+)
+def test_where_a_device_is_that_no_slice_lists_but_a_claim_holds(
+    slices: list[Slice], claimed: set[str], number: int, target: Target
+) -> None:
+    """Slices go while the kubelet restarts; what runs on the device goes on, and a rule still reaches it."""
+    inventory = filled(slices)
+
+    assert inventory.locate(NODE, number, claimed=claimed) == target
+
+
+def filled(slices: Iterable[Slice]) -> Inventory:
+    inventory = Inventory(DRIVER)
+    for slice_ in slices:
+        inventory.put(slice_)
+    return inventory
+
+
 def test_slices_are_kept_by_node() -> None:
     inventory = Inventory(DRIVER)
     inventory.put(resource_slice(device("here", 3)))
@@ -133,31 +175,6 @@ def test_foreign_slices_are_not_taken_in(foreign: Slice) -> None:
     assert inventory.locate(NODE, 3) == guess(3)
 
 
-def decoded(object_: dict[str, Any]) -> Slice:
-    object_["metadata"] |= {"name": "slice-1", "uid": "slice-uid"}
-    return msgspec.json.decode(json.dumps(object_).encode(), type=Slice)
-
-
-def test_slices_are_read_as_the_driver_writes_them() -> None:
-    owner = {"metadata": {"name": NODE, "uid": "uid-1"}}
-    standalone = decoded(shapes.resource_slice(owner, shapes.standalone_devices(16, "trn2.48xlarge")))
-    ultraserver = decoded(shapes.resource_slice(owner, [shapes.ultraserver_device("block-1", "trn2u.48xlarge")]))
-
-    assert locate([standalone], driver=DRIVER, node=NODE, device=11) == Target(DRIVER, NODE, "neuron-device-11")
-    assert locate([ultraserver], driver=DRIVER, node=NODE, device=11) == Target(DRIVER, NODE, "neuron-node")
-
-
-@pytest.mark.parametrize(
-    "device_id",
-    [{"string": "3"}, {"bool": True}, {"version": "3.0.0"}, {"ints": [3]}, {}, {"int": None}],
-)
-def test_an_id_that_is_no_number_places_nothing(device_id: dict[str, object]) -> None:
-    owner = {"metadata": {"name": NODE, "uid": "uid-1"}}
-    odd = {"name": "neuron-device-3", "attributes": {"deviceId": device_id}, "capacity": {"memory": {"value": "1"}}}
-
-    assert locate([decoded(shapes.resource_slice(owner, [odd]))], driver=DRIVER, node=NODE, device=3) == guess(3)
-
-
 slices = st.lists(
     st.builds(
         resource_slice,
@@ -176,3 +193,126 @@ def test_every_device_has_a_target(some: list[Slice], node: str, number: int) ->
 
     assert target.driver == DRIVER
     assert target.placed or target == Target(DRIVER, node, f"neuron-device-{number}", placed=False)
+
+
+NO_SCHEDULE = DeviceTaint("neuron.aws.com/device-unhealthy", "link-efa-error", Effect.NO_SCHEDULE)
+NO_EXECUTE = DeviceTaint("neuron.aws.com/device-unhealthy", "hbm-uncorrectable-error", Effect.NO_EXECUTE)
+PREVIEW = DeviceTaint("neuron.aws.com/peer-tainted", "", Effect.NONE)
+
+
+def test_what_the_driver_has_tainted_is_known_and_what_that_costs() -> None:
+    inventory = filled(
+        [
+            resource_slice(device("a", 0, PREVIEW), device("b", 1, NO_SCHEDULE, PREVIEW), device("c", 2)),
+            resource_slice(device("d", 0, NO_EXECUTE), name="slice-2", node_name="other", pool="other"),
+        ]
+    )
+
+    assert inventory.targets() == 4
+    assert inventory.taints() == {
+        Place(NODE, "a"): (PREVIEW,),
+        Place(NODE, "b"): (NO_SCHEDULE, PREVIEW),
+        Place("other", "d"): (NO_EXECUTE,),
+    }
+    assert inventory.unavailable() == {Place(NODE, "b"), Place("other", "d")}
+    assert inventory.put(resource_slice(device("a", 0), device("b", 1, PREVIEW)))
+    assert inventory.targets() == 3
+    assert inventory.unavailable() == {Place("other", "d")}
+
+
+def test_only_what_matters_counts_as_a_change() -> None:
+    inventory = Inventory(DRIVER)
+
+    assert inventory.put(resource_slice(device("a", 0)))
+    assert not inventory.put(resource_slice(device("a", 0)))
+    assert not inventory.put(resource_slice(device("a", 0), generation=2))
+    assert not inventory.put(resource_slice(device("old", 0), name="slice-2", generation=1))
+    assert not inventory.remove(resource_slice(device("old", 0), name="slice-2", generation=1))
+    assert inventory.put(resource_slice(device("a", 0, PREVIEW), generation=2))
+    assert inventory.remove(resource_slice(device("a", 0, PREVIEW), generation=2))
+    assert inventory == Inventory(DRIVER)
+
+
+def test_what_a_place_is_called_in_metrics() -> None:
+    inventory = filled(
+        [
+            resource_slice(device("chip-a", 3), device("nameless", None), pool="pool"),
+            resource_slice(device(NEURON_NODE, 0), name="slice-2", node_name="ultra", pool="ultra"),
+        ]
+    )
+
+    assert inventory.index_of(Place("pool", "chip-a")) == (NODE, "3")
+    assert inventory.index_of(Place("pool", "nameless")) == (NODE, "nameless")
+    assert inventory.index_of(Place("ultra", NEURON_NODE)) == ("ultra", NEURON_NODE)
+    assert inventory.index_of(Place("ultra", "chip-a")) is None
+    assert inventory.index_of(Place("nowhere", "chip-a")) is None
+
+
+taint_lists = st.lists(st.sampled_from([NO_SCHEDULE, NO_EXECUTE, PREVIEW]), max_size=2)
+few_devices = st.lists(
+    st.builds(
+        lambda name, number, taints, build: device(name, number, *taints)._replace(build=build),
+        st.sampled_from(["neuron-node", "a", "b", "c"]),
+        st.none() | st.integers(0, 3),
+        taint_lists,
+        st.sampled_from([Build("neuron-device", "trn2.48xlarge"), Build("neuron-device", "trn1.32xlarge")]),
+    ),
+    max_size=3,
+)
+"""Devices with the same name among them, which no driver should list."""
+
+WHERE = {"slice-1": (NODE, NODE), "slice-2": (NODE, NODE), "slice-3": (NODE, "shared"), "slice-4": ("other", "shared")}
+"""Node and pool of each slice: neither ever changes, and a pool may span nodes."""
+
+few_slices = st.builds(
+    lambda name, devices, generation: resource_slice(
+        *devices, name=name, node_name=WHERE[name][0], pool=WHERE[name][1], generation=generation
+    ),
+    st.sampled_from(sorted(WHERE)),
+    few_devices,
+    st.integers(1, 2),
+)
+
+
+@given(st.lists(st.tuples(st.booleans(), few_slices), max_size=12))
+def test_counting_at_each_change_ends_as_counting_anew(changes: list[tuple[bool, Slice]]) -> None:
+    inventory, current = Inventory(DRIVER), dict[str, Slice]()
+    for there, slice_ in changes:
+        if there:
+            inventory.put(slice_)
+            current[slice_.name] = slice_
+        else:
+            inventory.remove(slice_)
+            current.pop(slice_.name, None)
+
+    assert inventory == filled(current.values())
+    assert inventory.nodes() == {slice_.node for slice_ in current.values()}
+    assert sum(inventory.builds().values()) == inventory.targets()
+    assert inventory.taints().keys() >= inventory.unavailable()
+    assert all(inventory.index_of(place) for place in inventory.taints())
+
+
+@given(st.permutations([resource_slice(device(n, i), name=n, generation=i % 2) for i, n in enumerate("abcd")]))
+def test_the_order_of_slices_does_not_matter(slices: list[Slice]) -> None:
+    assert filled(slices) == filled(sorted(slices))
+
+
+@pytest.mark.parametrize(
+    ("labels", "opted_out", "neuron"),
+    [
+        pytest.param({}, False, False, id="none"),
+        pytest.param({"neuron-remediator/opt-out": "true"}, True, False, id="opted-out"),
+        pytest.param({"neuron-remediator/opt-out": "True"}, False, False, id="not-quite"),
+        pytest.param({"neuron-remediator/opt-out": ""}, False, False, id="empty"),
+        pytest.param({"node.kubernetes.io/instance-type": "trn2.48xlarge"}, False, True, id="trainium"),
+        pytest.param({"node.kubernetes.io/instance-type": "inf2.xlarge"}, False, True, id="inferentia"),
+        pytest.param({"node.kubernetes.io/instance-type": "p5.48xlarge"}, False, False, id="another-vendor"),
+    ],
+)
+def test_what_is_read_of_a_node(labels: Mapping[str, str], opted_out: bool, neuron: bool) -> None:  # noqa: FBT001 - a table
+    made = shapes.node(NODE, "m5.large", labels)
+    made["metadata"] |= {"uid": "uid-1", "creationTimestamp": "2026-11-30T11:00:00Z", "resourceVersion": "7"}
+    node = msgspec.json.decode(json.dumps(made), type=Node)
+
+    assert (node.metadata.name, node.metadata.uid, node.metadata.resource_version) == (NODE, "uid-1", "7")
+    assert (node.opted_out, node.neuron) == (opted_out, neuron)

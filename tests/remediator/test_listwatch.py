@@ -6,6 +6,8 @@ A watch must come back from all of it by itself, see every change, and never ask
 from __future__ import annotations
 
 import asyncio
+import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -14,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from remediator import listwatch
 from remediator.cluster import connect
 from remediator.inventory import Node
-from remediator.listwatch import OUT_OF_TOUCH_SECONDS, ListWatch
+from remediator.listwatch import OUT_OF_TOUCH_SECONDS, ListWatch, as_it_came
 from tests.remediator.apiserver import ScriptedCollection, Step, bookmark, events, page, status, text
 from tests.remediator.fakes import eventually
 
@@ -85,9 +88,11 @@ class Watching:
 
     server: ScriptedCollection
     sink: Names
-    watch: ListWatch[Node]
+    watch: ListWatch[Node, Node]
     clock: Seconds
     task: asyncio.Task[None]
+    kept: list[tuple[str, int]]
+    """Each object that was made compact, and how many pages had been asked for by then."""
 
 
 Watch = Callable[[ScriptedCollection], Awaitable[Watching]]
@@ -117,10 +122,16 @@ async def watch(aiohttp_server: AiohttpServer, tmp_path: Path, monkeypatch: pyte
         async def start(server: ScriptedCollection) -> Watching:
             api = await stack.enter_async_context(api_of(server, aiohttp_server, tmp_path))
             sink, clock = Names(), Seconds()
-            watching = ListWatch(api, PATH, Node, sink, {"labelSelector": "a=b"}, clock)
+            kept: list[tuple[str, int]] = []
+
+            def keep(object_: Node) -> Node:
+                kept.append((object_.metadata.name, len(server.listed)))
+                return as_it_came(object_)
+
+            watching = ListWatch(api, PATH, Node, keep, sink, {"labelSelector": "a=b"}, clock)
             task = asyncio.create_task(watching.run())
             stack.push_async_callback(ended, task)
-            return Watching(server, sink, watching, clock, task)
+            return Watching(server, sink, watching, clock, task, kept)
 
         yield start
 
@@ -214,6 +225,10 @@ async def test_a_watch_that_ends_goes_on_where_it_was_without_a_new_list(watch: 
         pytest.param(events('{"type":"ADDED","obj'), id="ended-in-a-line"),
         pytest.param(events(("ADDED", node("b")), then="cut"), id="cut"),
         pytest.param(events("nonsense\n"), id="nonsense"),
+        pytest.param(events("<html>\n<body>please log in</body>\n</html>\n"), id="page-of-a-proxy-that-says-200"),
+        pytest.param(events(("ERROR", node("b"))), id="error-that-looks-like-a-node"),
+        pytest.param(events(("BOOKMARK", {"metadata": {}})), id="bookmark-without-version"),
+        pytest.param(events(("ADDED", node("b", resourceVersion="x"))), id="version-no-number"),
         pytest.param(events("\n"), id="empty-line"),
         pytest.param(events(("ADDED", {"metadata": {}})), id="no-node"),
         pytest.param(events("x" * 5_000_000), id="line-without-end"),
@@ -241,6 +256,48 @@ async def test_a_silent_watch_is_given_up(watch: Watch, monkeypatch: pytest.Monk
     )
 
     await eventually(lambda: watching.sink.names == {"z"}, what="the list after the silence")
+
+
+async def test_a_watch_that_is_never_answered_is_given_up(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that took the request and hangs: until it is given up nothing is watched at all."""
+    monkeypatch.setattr(listwatch, "_WATCH_BEGINS_SECONDS", 0.1)
+    watching = await watch(ScriptedCollection(lists=[page(node("a")), page(node("z"), version=7)], watches=[hang]))
+
+    await eventually(lambda: watching.sink.names == {"z"}, what="the list after the wait")
+
+
+async def hang(_request: web.Request) -> web.StreamResponse:
+    """Answer nothing, not even the headers."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+async def test_an_answered_watch_may_be_quiet_for_long(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the beginning of the answer is awaited with impatience."""
+    monkeypatch.setattr(listwatch, "_WATCH_BEGINS_SECONDS", 0.2)
+    quiet = asyncio.Event()
+    watching = await watch(ScriptedCollection(lists=[page(node("a"))], watches=[quiet_then(quiet, node("b", 2))]))
+    await eventually(lambda: watching.server.watched, what="the watch")
+    started = time.monotonic()
+    await eventually(lambda: time.monotonic() - started > 0.4, what="twice the time to begin")
+    quiet.set()
+
+    await eventually(lambda: watching.sink.names == {"a", "b"}, what="the event after the silence")
+    assert len(watching.server.watched) == 1
+
+
+def quiet_then(event: asyncio.Event, object_: dict[str, Any]) -> Step:
+    """A watch that sends its headers, and one event when it is told to."""
+
+    async def step(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await event.wait()
+        await response.write(json.dumps({"type": "ADDED", "object": object_}).encode() + b"\n")
+        await asyncio.Event().wait()
+        return response
+
+    return step
 
 
 @pytest.mark.parametrize(
@@ -280,6 +337,21 @@ async def test_a_server_that_refuses_every_watch_is_not_asked_in_a_tight_loop(wa
 
     times = watching.server.watched_at
     assert all(later - earlier >= 0.09 for earlier, later in pairwise(times))
+    # Each refusal costs a whole list: it is asked for less and less often.
+    assert times[3] - times[2] >= 0.4
+
+
+async def test_of_the_wide_form_one_page_is_in_memory_at_most(watch: Watch) -> None:
+    """Ten thousand objects as they come are hundreds of megabytes."""
+    watching = await watch(
+        ScriptedCollection(
+            lists=[page(node("a"), node("b"), following="t1"), page(node("c"))],
+            watches=[events(("ADDED", node("d", 2)), ("DELETED", node("a", 3)), then="stay")],
+        ),
+    )
+    await eventually(lambda: watching.sink.names == {"b", "c", "d"}, what="the events")
+
+    assert watching.kept == [("a", 1), ("b", 1), ("c", 2), ("d", 2), ("a", 2)]
 
 
 async def test_a_collection_out_of_touch_for_long_is_not_relied_on(watch: Watch) -> None:

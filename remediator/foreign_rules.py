@@ -1,0 +1,127 @@
+"""DeviceTaintRules of other people, as far as they taint devices of ours. Pure.
+
+They are shown, and never touched. What carries our mark and says which fault it stands for is a record and no concern
+of this module; it only sends each rule to where it belongs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import msgspec
+
+from alerts.faults import Effect
+from remediator.inventory import DeviceTaint
+from remediator.records import MANAGED_BY, MANAGER, from_object
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from remediator.rules import Rule
+
+
+class ForeignRule(msgspec.Struct, frozen=True, gc=False):
+    """A rule as it is kept. An empty `pool` or `device` matches every one of them, as in the API."""
+
+    name: str
+    pool: str
+    device: str
+    taint: DeviceTaint
+
+
+class ForeignRules:
+    """Other people's rules by name, those of other drivers left out; kept current by whoever watches them."""
+
+    def __init__(self, driver: str) -> None:
+        self._drivers = ("", driver)  # without a driver, a rule taints ours too
+        self._rules: dict[str, ForeignRule] = {}
+
+    def replace(self, objects: list[Rule], resource_version: str) -> None:  # noqa: ARG002 - the sink protocol
+        """Take the whole list."""
+        self._rules = {}
+        for rule in objects:
+            self.put(rule)
+
+    def put(self, object_: Rule) -> None:
+        """Take one rule that was added or changed."""
+        if object_.spec.device_selector.driver in self._drivers:
+            self._rules[object_.metadata.name] = _kept(object_)
+        else:
+            self.remove(object_)
+
+    def remove(self, object_: Rule) -> None:
+        """Drop one rule."""
+        self._rules.pop(object_.metadata.name, None)
+
+    def all(self) -> Collection[ForeignRule]:
+        """Every one of them. Live: read it at once."""
+        return self._rules.values()
+
+
+class RuleSink(Protocol):
+    """Where rules go (`remediator.listwatch.Sink`)."""
+
+    def replace(self, objects: list[Rule], resource_version: str) -> None:
+        """Take the whole list."""
+
+    def put(self, object_: Rule) -> None:
+        """Take one rule that was added or changed."""
+
+    def remove(self, object_: Rule) -> None:
+        """Drop one rule."""
+
+
+class Sorting:
+    """Sends our rules to the records, and everything that is no record to the foreign ones.
+
+    A rule whose mark a hand has taken away leaves the records, and one that is given ours joins them. One that carries
+    our mark and does not say which fault it stands for goes to both: the records warn of it, and it taints.
+    """
+
+    def __init__(self, records: RuleSink, foreign: RuleSink) -> None:
+        self._records = records
+        self._foreign = foreign
+
+    def replace(self, objects: list[Rule], resource_version: str) -> None:
+        """Take the whole list."""
+        self._records.replace([rule for rule in objects if _is_marked(rule)], resource_version)
+        self._foreign.replace([rule for rule in objects if not _is_record(rule)], resource_version)
+
+    def put(self, object_: Rule) -> None:
+        """Take one rule that was added or changed."""
+        # Records first: they count the versions that were told, of whatever rule.
+        if _is_marked(object_):
+            self._records.put(object_)
+        else:
+            self._records.remove(object_)
+        if _is_record(object_):
+            self._foreign.remove(object_)
+        else:
+            self._foreign.put(object_)
+
+    def remove(self, object_: Rule) -> None:
+        """Drop one rule."""
+        self._records.remove(object_)
+        self._foreign.remove(object_)
+
+
+def _is_marked(rule: Rule) -> bool:
+    return rule.metadata.labels.get(MANAGED_BY) == MANAGER
+
+
+def _is_record(rule: Rule) -> bool:
+    return _is_marked(rule) and from_object(rule) is not None
+
+
+def _kept(rule: Rule) -> ForeignRule:
+    selector, taint = rule.spec.device_selector, rule.spec.taint
+    try:
+        effect = Effect(taint.effect)
+    except ValueError:
+        effect = Effect.NONE  # as Kubernetes reads an effect it does not know
+    return ForeignRule(
+        name=rule.metadata.name,
+        pool=selector.pool,
+        device=selector.device,
+        taint=DeviceTaint(taint.key, taint.value, effect),
+    )
