@@ -103,6 +103,16 @@ class Api:
         answer = await self._request("PATCH", path, query=query, body=body, content_type=content_type)
         return decode(answer or b"", decode_as, path)
 
+    async def replace(self, path: str, body: Mapping[str, Any], decode_as: type[T]) -> T:
+        """Replace an object by `body`, which names the version it is based on; returns it as the server stored it."""
+        return decode(await self._request("PUT", path, body=body) or b"", decode_as, path)
+
+    async def merge(self, path: str, change: Mapping[str, Any], decode_as: type[T]) -> T | None:
+        """Merge a change into an object (RFC 7386); None when the API server itself says it is not there."""
+        content_type = "application/merge-patch+json"
+        answer = await self._request("PATCH", path, body=change, content_type=content_type, missing_ok=True)
+        return None if answer is None else decode(answer, decode_as, path)
+
     async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
         """Delete exactly that version of exactly that object; one already gone is no error.
 
