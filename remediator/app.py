@@ -62,15 +62,19 @@ class Webhook:
         except TimeoutError:
             result, response = "failed", _closing(HTTPStatus.SERVICE_UNAVAILABLE, "not done in time: ask again")
         self._metrics.notifications.labels(result).inc()
+        if self._remediator.not_leading() is not None:
+            # Leadership was lost meanwhile: the sender must not stay.
+            response.force_close()
         return response
 
     async def _answer(self, request: web.Request) -> Answer:
         if self._token is not None and not self._token.admits(request.headers.get(hdrs.AUTHORIZATION, "")):
             self._seldom.warning("notification refused: no or wrong bearer token", extra={"remote": request.remote})
             return "unauthorized", _closing(HTTPStatus.UNAUTHORIZED, "expected the bearer token of the webhook")
-        not_ready = self._remediator.not_ready()
-        if not_ready is not None:
-            return "not_ready", _closing(HTTPStatus.SERVICE_UNAVAILABLE, not_ready)
+        if (reason := self._remediator.not_ready()) is not None:
+            return "not_ready", _closing(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        if (reason := self._remediator.not_leading()) is not None:
+            return "not_leading", _closing(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         body = await self._body(request)
         if not isinstance(body, bytes):
             return body

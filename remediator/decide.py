@@ -1,8 +1,8 @@
 """Alert × node × record × target → what to do. Pure: no clock, no I/O, no client.
 
 The rules this module keeps: no evidence, no change. A resolved notification and a missing alert are no evidence.
-A firing makes or raises a record and never weakens it. Only the clear alert removes one, and only the very
-episode it names. The same inputs in any order end the same.
+A firing makes or raises a record; what effect it may have is `remediator.level`'s. Only the clear alert removes one,
+and only the very episode it names. The same inputs in any order end the same.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from alerts.faults import FAULTS, Remediation
+from alerts.faults import FAULTS, Effect, Remediation
+from remediator.level import level
 from remediator.names import is_subdomain
 from remediator.records import NEVER, Key, Record, State, Taint, episode_of
 
 if TYPE_CHECKING:
-    from remediator.inventory import Node, Target
+    from remediator.inventory import Node
+    from remediator.level import View
     from remediator.notification import Alert
 
 YOUNG_NODE = timedelta(minutes=10)
@@ -35,6 +37,10 @@ class Outcome(StrEnum):
 
     APPLIED = "applied"
     UNCHANGED = "unchanged"
+    WITHHELD = "withheld"
+    COVERED = "covered"
+    RELEASED = "released"
+    OPTED_OUT = "opted_out"
     CLEARED = "cleared"
     HEARTBEAT = "heartbeat"
     FAILED = "failed"
@@ -136,31 +142,43 @@ class Delete:
 Action = Create | Update | Replace | Delete
 
 
-def decide_fired(
-    fired: Fired, *, node: Node | None, record: Record | None, target: Target, taint_key: str, now: datetime
-) -> Action | Outcome:
+def decide_fired(fired: Fired, *, node: Node | None, record: Record | None, view: View) -> Action | Outcome:
     """Answer a firing. `node` is None only when a live read found no such Node."""
     if node is None:
         return Outcome.IGNORED_UNKNOWN_NODE
     created = node.metadata.creation_timestamp
-    if fired.started < created and now - created < YOUNG_NODE:
+    if fired.started < created and view.now - created < YOUNG_NODE:
         return Outcome.IGNORED_BEFORE_NODE
-    new = _new_record(fired, node, target, taint_key)
+    new = _new_record(fired, node, view)
     if record is None:
-        return Create(new)
+        return Create(level(new, view, firing=True))
     if record.node_uid != node.metadata.uid:
-        return Replace(record, new)
-    taken_in = _take_in(record, new, now)
-    return Outcome.UNCHANGED if taken_in == record else Update(taken_in)
+        return Replace(record, level(new, view, firing=True))
+    settled = level(_take_in(record, new, view.now), view, firing=True)
+    return standing(settled, Outcome.UNCHANGED) if settled == record else Update(settled)
 
 
-def _new_record(fired: Fired, node: Node, target: Target, taint_key: str) -> Record:
+def standing(record: Record, as_decided: Outcome) -> Outcome:
+    """What a firing that ends in this record is counted as: `as_decided`, or why it has no or a weaker effect."""
+    return as_decided if record.state is State.ACTIVE else _STANDING[record.state]
+
+
+_STANDING = {
+    State.WITHHELD: Outcome.WITHHELD,
+    State.COVERED: Outcome.COVERED,
+    State.RELEASED: Outcome.RELEASED,
+    State.OPTED_OUT: Outcome.OPTED_OUT,
+}
+
+
+def _new_record(fired: Fired, node: Node, view: View) -> Record:
+    """The record of a first firing, which disturbs nobody yet: `level` says what it may do."""
     fault = FAULTS[fired.key.fault]
     return Record(
         key=fired.key,
         node_uid=node.metadata.uid,
-        target=target,
-        taint=Taint(taint_key, fault.value, fault.effect),
+        target=view.target,
+        taint=Taint(view.policy.taint_key, fault.value, Effect.NONE),
         latched=fault.latched or fired.latched,
         episode=episode_of(fired.started),
         first_fired=fired.started,
@@ -170,26 +188,17 @@ def _new_record(fired: Fired, node: Node, target: Target, taint_key: str) -> Rec
 
 
 def _take_in(record: Record, new: Record, now: datetime) -> Record:
-    """Merge a firing into the record that stands: newest spell, strongest effect, latched for good."""
+    """Merge a firing into the record that stands: newest spell, latched for good."""
     newest = new if _is_newer(new, record, now) else record
-    merged = replace(
-        record,
-        latched=record.latched or new.latched,
-        episode=newest.episode,
-        last_fired=newest.last_fired,
-    )
-    if record.state in (State.RELEASED, State.OPTED_OUT, State.COVERED):
-        # Somebody else's word stands above a firing, for as long as it stands.
-        return merged
-    stronger = max(record, new, key=lambda one: one.taint.effect.rank)
+    # An operator has lifted the latch for a time, knowing that the fault is there.
+    lifted = record.state is State.RELEASED and now < record.released_until
     return replace(
-        merged,
-        # A slice may be gone for a while (the kubelet wipes it at every start): that moves nothing.
-        target=new.target if new.target.placed or not record.target.placed else record.target,
-        taint=replace(new.taint, effect=stronger.taint.effect),
-        state=State.ACTIVE,
+        record,
+        taint=replace(new.taint, effect=record.taint.effect),
+        latched=record.latched or (new.latched and not lifted),
+        episode=newest.episode,
         first_fired=new.first_fired if record.first_fired == NEVER else min(record.first_fired, new.first_fired),
-        reason=new.reason,
+        last_fired=newest.last_fired,
     )
 
 
@@ -214,3 +223,33 @@ def decide_cleared(cleared: Cleared, *, record: Record | None) -> Action | Outco
     if record.episode != cleared.episode:
         return Outcome.IGNORED_STALE_EPISODE
     return Delete(record)
+
+
+def relevel(record: Record, *, node: Node | None, view: View) -> Update | None:
+    """Bring a record up to what surrounds it now, without a firing; None when there is nothing to do.
+
+    A record whose Node is not there, or is another machine by now, is left to the garbage collector and to the next
+    firing; one of a fault that the table does not have is left alone.
+    """
+    if node is None or record.node_uid != node.metadata.uid or record.key.fault not in FAULTS:
+        return None
+    settled = level(record, view, firing=False)
+    return None if settled == record else Update(settled)
+
+
+def release(record: Record, *, until: datetime, by: str, why: str) -> Update:
+    """Lift a record by an operator's word: no effect and no latch until that time.
+
+    A clean reading removes it meanwhile. If it stands at the end, the fault is there: it is withheld, and fires again.
+    """
+    return Update(
+        replace(
+            record,
+            taint=replace(record.taint, effect=Effect.NONE),
+            state=State.RELEASED,
+            latched=False,
+            released_until=until,
+            released_by=by,
+            reason=why,
+        )
+    )

@@ -37,6 +37,7 @@ class Refusal(StrEnum):
     SERVER_ERROR = "server_error"
     NOT_SERVED = "not_served"
     CONFLICT = "conflict"
+    NOT_LEADING = "not_leading"
     UNREADABLE = "unreadable"
     INTERNAL = "internal"
 

@@ -6,6 +6,8 @@ series are built anew each scrape from the records themselves; while those are n
 
 from __future__ import annotations
 
+import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -13,20 +15,35 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from exporter.service.build_info import service_registry
+from remediator.budget import Limit
 from remediator.decide import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from datetime import datetime
 
     from prometheus_client import CollectorRegistry
     from prometheus_client.metrics_core import Metric
 
-    from remediator.backends import Surroundings
+    from remediator.budget import Budget
     from remediator.records import Record
+    from remediator.surroundings import Surroundings
+    from remediator.writing import Leadership
 
-RESULTS = ("accepted", "malformed", "unauthorized", "too_large", "timeout", "disconnected", "not_ready", "failed")
+RESULTS = (
+    "accepted",
+    "malformed",
+    "unauthorized",
+    "too_large",
+    "timeout",
+    "disconnected",
+    "not_ready",
+    "not_leading",
+    "failed",
+)
 """What became of one webhook request."""
 
+EVENT_RESULTS = ("ok", "failed", "dropped")
 ACTIONS = ("create", "update", "delete")
 ACTION_RESULTS = ("ok", "conflict", "failed")
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
@@ -35,7 +52,16 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 class Metrics:
     """One registry with everything in it."""
 
-    def __init__(self, *, records: Callable[[], Iterable[Record]], backend: str, surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        *,
+        records: Callable[[], Iterable[Record]],
+        backend: str,
+        surroundings: Surroundings,
+        leadership: Leadership,
+        budget: Budget,
+        clock: Callable[[], datetime],
+    ) -> None:
         self.registry: CollectorRegistry = service_registry("neuron_remediator_build_info")
         self.notifications = Counter(
             "neuron_remediator_notifications",
@@ -78,8 +104,31 @@ class Metrics:
             registry=self.registry,
         )
         self.leader = Gauge("neuron_remediator_leader", "1 on the replica that acts on alerts.", registry=self.registry)
-        # One replica: whoever can act does. Who knows nothing of the cluster must not say that nothing is held.
-        self.leader.set_function(lambda: surroundings.not_ready() is None)
+        # Who knows nothing of the cluster must not say that nothing is held.
+        self.leader.set_function(lambda: leadership.not_leading() is None and surroundings.not_ready() is None)
+        self.events = Counter(
+            "neuron_remediator_events",
+            "Kubernetes Events about changes, by what became of them.",
+            ["result"],
+            registry=self.registry,
+        )
+        budget_limit = Gauge(
+            "neuron_remediator_budget_limit",
+            "Targets that may be unavailable, and newly disrupted within ten minutes; +Inf without a limit.",
+            ["budget"],
+            registry=self.registry,
+        )
+        budget_used = Gauge(
+            "neuron_remediator_budget_used",
+            "Targets that are unavailable through us or the driver, and newly disrupted within ten minutes.",
+            ["budget"],
+            registry=self.registry,
+        )
+        for which in Limit:
+            budget_limit.labels(which).set_function(partial(_limit, budget, which))
+            budget_used.labels(which).set_function(partial(_used, budget, which, clock))
+        for result in EVENT_RESULTS:
+            self.events.labels(result)
         for result in RESULTS:
             self.notifications.labels(result)
         for outcome in Outcome:
@@ -88,6 +137,15 @@ class Metrics:
             for result in ACTION_RESULTS:
                 self.actions.labels(action, backend, result)
         self.registry.register(_ClusterCollector(records, surroundings))
+
+
+def _limit(budget: Budget, which: Limit) -> float:
+    limit = budget.limit(which)
+    return math.inf if limit is None else limit
+
+
+def _used(budget: Budget, which: Limit, clock: Callable[[], datetime]) -> float:
+    return budget.used(which, clock())
 
 
 class _ClusterCollector(Collector):

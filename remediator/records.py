@@ -83,6 +83,9 @@ class Record:
     """One fault on one device. `stored` is None until the cluster has it.
 
     `last_fired` is the start of the newest firing taken in, by its sender's clock, and `episode` names its spell.
+    `tainted_since` is the server's word for how long the taint has its present effect, NEVER before the cluster has
+    the record. `released_until` and `released_by` say how long an operator's word stands, and whose it is. `reason` is
+    why the record is as it is: the alert, or the operator's words.
     """
 
     key: Key
@@ -95,7 +98,15 @@ class Record:
     first_fired: datetime
     last_fired: datetime
     reason: str
+    released_until: datetime = NEVER
+    released_by: str = ""
+    tainted_since: datetime = NEVER
     stored: Stored | None = None
+
+    @property
+    def disrupts(self) -> bool:
+        """Whether it keeps work off its target, or evicts what runs there."""
+        return self.taint.effect.rank > 0
 
 
 def episode_of(started: datetime) -> str:
@@ -162,6 +173,8 @@ def _annotations(record: Record) -> dict[str, str]:
         "first-fired": _time(record.first_fired),
         "last-fired": _time(record.last_fired),
     }
+    if record.state is State.RELEASED:
+        values |= {"released-until": _time(record.released_until), "released-by": record.released_by}
     return {f"{_PREFIX}{name}": value for name, value in values.items()}
 
 
@@ -213,6 +226,9 @@ def from_object(rule: Rule) -> Record | None:
         first_fired=_moment(annotations.get("first-fired", "")),
         last_fired=last_fired,
         reason=annotations.get("reason", ""),
+        released_until=_moment(annotations.get("released-until", "")),
+        released_by=annotations.get("released-by", ""),
+        tainted_since=_moment(taint.time_added),
         stored=Stored(metadata.name, metadata.uid, metadata.resource_version),
     )
 

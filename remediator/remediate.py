@@ -1,4 +1,4 @@
-"""Carries one notification through: alert → decision → backend, with one writer a record.
+"""Carries one notification through: alert → decision → write.
 
 It owns order and repetition, not judgement: decisions are `remediator.decide`'s. Every step may be repeated, so a
 notification that failed half-way is simply asked for again.
@@ -8,41 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
 
 from exporter.service.logs import Seldom
-from remediator.decide import (
-    Action,
-    Cleared,
-    Create,
-    Delete,
-    Fired,
-    Outcome,
-    Replace,
-    Update,
-    decide_cleared,
-    decide_fired,
-    triage,
-)
+from remediator.decide import Action, Cleared, Delete, Fired, Outcome, decide_cleared, decide_fired, standing, triage
 from remediator.errors import ConflictError, Refusal, UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
     from datetime import datetime
 
-    from remediator.backends import Backend, Surroundings
+    from remediator.backends import Backend
     from remediator.metrics import Metrics
     from remediator.notification import Alert, Notification
-    from remediator.records import Key, Record
+    from remediator.surroundings import Surroundings, Views
+    from remediator.writing import Writer
 
 _LOG = logging.getLogger(__name__)
-_AUDIT = logging.getLogger("remediator.audit")
 
 _WORKERS = 32
 """Alerts of one notification worked on at once; more than this gains nothing at the API server."""
@@ -52,25 +36,28 @@ _ALERTS_A_TURN = 100
 
 _LOG_SECONDS = 10.0
 
-_SPOKE_OF_US = frozenset({Outcome.APPLIED, Outcome.UNCHANGED, Outcome.CLEARED})
+_SPOKE_OF_US = frozenset(
+    {
+        Outcome.APPLIED,
+        Outcome.UNCHANGED,
+        Outcome.CLEARED,
+        Outcome.WITHHELD,
+        Outcome.COVERED,
+        Outcome.RELEASED,
+        Outcome.OPTED_OUT,
+    }
+)
 """Outcomes that prove that an alert was about this cluster: node names repeat, so a guess would not do."""
 
 _MORE_ATTEMPTS = 5
 """Decisions on one alert after a conflict; one that does not end is the sender's to repeat."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
-    """Whose alerts count, and how a taint is marked."""
-
-    taint_key: str
-    cluster: str | None
-
-
 class Remediator:
     """Turns notifications into records.
 
-    `clock` is the wall clock (UTC); `elapsed` is a monotonic clock in seconds, for durations.
+    `cluster` is the one whose alerts count, if it is named. `clock` is the wall clock (UTC); `elapsed` is a monotonic
+    clock in seconds, for durations.
     """
 
     def __init__(
@@ -78,25 +65,32 @@ class Remediator:
         *,
         backend: Backend,
         surroundings: Surroundings,
-        identity: Identity,
+        views: Views,
+        writer: Writer,
+        cluster: str | None,
         metrics: Metrics,
         clock: Callable[[], datetime],
         elapsed: Callable[[], float],
     ) -> None:
         self._backend = backend
         self._surroundings = surroundings
-        self._identity = identity
+        self._views = views
+        self._writer = writer
+        self._cluster = cluster
         self._metrics = metrics
         self._clock = clock
         self._elapsed = elapsed
-        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         # Alertmanager asks again every second, for each alert: an API server that is away must not fill the log.
         self._seldom = Seldom(_LOG, _LOG_SECONDS, elapsed)
         self._cluster_learnt: str | None = None
 
     def not_ready(self) -> str | None:
-        """Why no notification can be taken now, or None."""
+        """Why this replica could not act on anything even if it led, or None."""
         return self._surroundings.not_ready()
+
+    def not_leading(self) -> str | None:
+        """Why another replica is to be asked, or None."""
+        return self._writer.not_leading()
 
     async def handle(self, notification: Notification) -> None:
         """Act on every alert of the notification.
@@ -143,7 +137,7 @@ class Remediator:
                 self._seldom.warning(f"alert not acted on: {meaning}")
             return meaning
         try:
-            async with self._one_writer(meaning.key):
+            async with self._writer.alone(meaning.key):
                 outcome = await self._settle(meaning, started)
         except UnavailableError as error:
             self._seldom.warning("acting on an alert: failed", extra={"record": str(meaning.key), "error": str(error)})
@@ -158,7 +152,7 @@ class Remediator:
     def _triage(self, alert: Alert) -> Fired | Cleared | Outcome:
         """Read the alert. Without --cluster, ours is the cluster whose alerts have met a record or a node of ours."""
         named = alert.labels.get("cluster") or None
-        expected = self._identity.cluster or (self._cluster_learnt if named else None)
+        expected = self._cluster or (self._cluster_learnt if named else None)
         return triage(alert, cluster=expected)
 
     def _learn_cluster(self, alert: Alert, outcome: Outcome) -> None:
@@ -196,10 +190,9 @@ class Remediator:
         self._metrics.decide_duration.observe(self._elapsed() - started)
         if isinstance(decision, Outcome):
             return decision
-        for step, record in _steps(decision):
-            await self._act(step, record)
+        await self._writer.carry_out(decision)
         self._metrics.apply_duration.observe(self._elapsed() - started)
-        return Outcome.CLEARED if isinstance(decision, Delete) else Outcome.APPLIED
+        return Outcome.CLEARED if isinstance(decision, Delete) else standing(decision.record, Outcome.APPLIED)
 
     async def _decide(self, meaning: Fired | Cleared) -> Action | Outcome:
         if isinstance(meaning, Cleared):
@@ -214,57 +207,5 @@ class Remediator:
             node=node,
             # Read after the await: the record may have changed meanwhile.
             record=self._backend.record(meaning.key),
-            target=self._surroundings.locate(meaning.key.node, meaning.key.device),
-            taint_key=self._identity.taint_key,
-            now=self._clock(),
+            view=self._views.of(meaning.key, node),
         )
-
-    async def _act(self, step: str, record: Record) -> None:
-        write = {
-            "create": self._backend.create,
-            "update": self._backend.update,
-            "delete": self._backend.delete,
-        }[step]
-        result = "failed"
-        try:
-            await write(record)
-            result = "ok"
-        except ConflictError:
-            result = "conflict"
-            raise
-        finally:
-            self._metrics.actions.labels(step, self._backend.name, result).inc()
-        # On the loop's next turn, which is after the answer: the sender waits for the rule, not for the log.
-        asyncio.get_running_loop().call_soon(partial(_AUDIT.info, step, extra=_audit(record)))
-
-    @asynccontextmanager
-    async def _one_writer(self, key: Key) -> AsyncIterator[None]:
-        # Weak: a lock lives as long as somebody holds or awaits it, so a million faults leave none behind.
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        async with lock:
-            yield
-
-
-def _steps(action: Action) -> tuple[tuple[str, Record], ...]:
-    match action:
-        case Create(record):
-            return (("create", record),)
-        case Update(record):
-            return (("update", record),)
-        case Replace(void, record):
-            return (("delete", void), ("create", record))
-        case Delete(record):
-            return (("delete", record),)
-
-
-def _audit(record: Record) -> dict[str, str | int | bool]:
-    return {
-        "node": record.key.node,
-        "device": record.key.device,
-        "fault": record.key.fault,
-        "target": f"{record.target.driver}/{record.target.pool}/{record.target.device}",
-        "effect": str(record.taint.effect),
-        "state": str(record.state),
-        "latched": record.latched,
-        "episode": record.episode,
-    }

@@ -31,12 +31,13 @@ class RuleSelector(msgspec.Struct, frozen=True):
     device: str = ""
 
 
-class RuleTaint(msgspec.Struct, frozen=True):
-    """The taint of a rule."""
+class RuleTaint(msgspec.Struct, frozen=True, rename="camel"):
+    """The taint of a rule. The server sets `time_added`, anew with each change of the effect."""
 
     key: str
     effect: str
     value: str = ""
+    time_added: str = ""
 
 
 class RuleSpec(msgspec.Struct, frozen=True, rename="camel"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,12 @@ from exporter.families import FAMILIES, Family
 from exporter.service import flags
 from exporter.service.flags import Flag
 from remediator import settings as remediator_settings
-from remediator.backends.memory import AnyCluster
-from remediator.metrics import Metrics
+from remediator.assembly import Terms, assemble
+from remediator.audit import AllTraces
+from remediator.backends.memory import AnyCluster, MemoryBackend
+from remediator.election import AlwaysLeads
+from remediator.policy import Policy
+from remediator.traces import Reason
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,10 +32,20 @@ def _text(name: str) -> str:
 
 
 def _remediator_series() -> set[str]:
-    metrics = Metrics(records=tuple, backend="memory", surroundings=AnyCluster("neuron.aws.com"))
+    backend = MemoryBackend()
+    parts = assemble(
+        backend=backend,
+        held=backend.records,
+        surroundings=AnyCluster("neuron.aws.com"),
+        leadership=AlwaysLeads(),
+        terms=Terms(policy=Policy(taint_key="neuron.aws.com/device-unhealthy")),
+        traces=lambda _metrics: AllTraces(()),
+        clock=lambda: datetime.now(UTC),
+        elapsed=time.monotonic,
+    )
     return {
         family.name + ("_total" if family.type == "counter" else "")
-        for family in metrics.registry.collect()
+        for family in parts.metrics.registry.collect()
         if family.name.startswith("neuron_")
     }
 
@@ -89,3 +105,8 @@ def test_the_alerts_of_the_readme_ask_for_series_that_there_are() -> None:
     assert asked == {"neuron_source_up", "neuron_device_fault", "neuron_remediator_leader", "neuron_remediator_record"}
     assert asked <= {family.name for family in FAMILIES} | _remediator_series()
     assert [rule["alert"] for rule in group["rules"] if "remediation" in rule["labels"]] == []
+
+
+def test_the_reasons_of_events_are_public() -> None:
+    listed = set(re.findall(r"`(NeuronDevice(?:Taint|FaultRecorded)[A-Za-z]*)`", _text("CHANGELOG.md")))
+    assert listed == set(Reason)

@@ -6,13 +6,17 @@ A backend holds the records and writes them; it never decides. Every write is gu
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from remediator.records import Key, Record
 
-    from remediator.inventory import Node, Target
-    from remediator.records import Key, Record
+OnChange = Callable[[Record | None, Record | None, bool], None]
+"""Told of each record that comes, changes or goes: before, after, and false where others have removed its rule."""
+
+
+def ignore(before: Record | None, after: Record | None, ours: bool) -> None:  # noqa: FBT001 - as `OnChange` is called
+    """Tell nobody of a change."""
 
 
 class Backend(Protocol):
@@ -41,19 +45,3 @@ class Backend(Protocol):
 
     async def delete(self, record: Record) -> None:
         """Remove the very version that was read; a record already gone is no error."""
-
-
-class Surroundings(Protocol):
-    """What must be known of the cluster to place a record."""
-
-    def not_ready(self) -> str | None:
-        """Why decisions cannot be made yet, or None when they can."""
-
-    async def node(self, name: str, *, live: bool = False) -> Node | None:
-        """The Node, from memory or by a live read; None only when the cluster says it is not there."""
-
-    def nodes(self) -> Iterable[str]:
-        """Names of the Nodes that are there, as far as devices of theirs are of interest."""
-
-    def locate(self, node: str, device: int) -> Target:
-        """Where device `device` of that node is to be tainted."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from remediator.backends import OnChange, ignore
 from remediator.cluster import RESOURCE_API, Api, object_path
-from remediator.errors import Refusal, UnavailableError
-from remediator.records import MANAGED_BY, MANAGER, Key, Record, from_object, object_name, to_object
+from remediator.errors import ConflictError, Refusal, UnavailableError
+from remediator.records import MANAGER, Key, Record, from_object, object_name, to_object
 from remediator.rules import Rule
 
 if TYPE_CHECKING:
@@ -19,22 +20,23 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-SELECTOR = f"{MANAGED_BY}={MANAGER}"
-"""Label selector of our own rules."""
-
 
 class RecordCache:
     """Our rules as last seen. Sees our own writes at once; an event older than what is held changes nothing.
 
-    `version` is the API version the rules are served in; empty until it has been discovered.
+    `version` is the API version the rules are served in; empty until it has been discovered. `on_change(before, after,
+    ours)` is told of each record that comes, changes or goes; `ours` is false where others have removed its rule.
     """
 
     def __init__(self) -> None:
         self.version = ""
+        self.on_change: OnChange = ignore
         self._records: dict[Key, Record] = {}
         self._keys: dict[str, Key] = {}
         # UID → version of what was deleted while events about it may still be under way.
         self._deleted: dict[str, int] = {}
+        # UIDs that we have asked to delete: their end is our doing, also when the answer was lost.
+        self._deleting: set[str] = set()
         # The newest version that a list or an event has told: all that happened until then is known.
         self._told = 0
 
@@ -46,12 +48,12 @@ class RecordCache:
         """
         listed_at = int(resource_version)
         rewound = listed_at < self._told
-        newer = {key: held for key, held in self._records.items() if _version(held) > listed_at and not rewound}
         self._told = listed_at
-        self._records = newer
-        self._keys = {held.stored.uid: key for key, held in newer.items() if held.stored}
         # A list may be older than our deletion, and even than the rule; one that is neither ends the wait for events.
         listed = {rule.metadata.uid for rule in objects}
+        for held in self.all():
+            if rewound or (held.stored and held.stored.uid not in listed and _version(held) <= listed_at):
+                self._drop(held.key, ours=rewound)
         self._deleted = {
             uid: version
             for uid, version in self._deleted.items()
@@ -85,12 +87,15 @@ class RecordCache:
                 "reading a rule of ours: its labels and name do not say which fault it stands for; delete it by hand",
                 extra={"rule": rule.metadata.name},
             )
-            self._drop_uid(uid)
+            self._drop_uid(uid, ours=False)
             return
         held = self._records.get(record.key)
         if held is None or _version(held) < _version(record):
             self._records[record.key] = record
             self._keys[uid] = record.key
+            if held is not None and held.stored is not None and held.stored.uid != uid:
+                self._keys.pop(held.stored.uid, None)
+            self.on_change(held, record, True)
 
     def _newest(self, uid: str) -> int:
         """The version in which that very rule is held; 0 if it is not. Most events tell what our own write told."""
@@ -102,14 +107,22 @@ class RecordCache:
         """Drop one rule, as a watch tells it; its successor of the same name stays."""
         self._told = max(self._told, int(object_.metadata.resource_version))
         self._deleted.pop(object_.metadata.uid, None)
-        self._drop_uid(object_.metadata.uid)
+        self._drop_uid(object_.metadata.uid, ours=False)
 
-    def forget(self, uid: str, resource_version: str) -> None:
+    def deleting(self, uid: str) -> None:
+        """Note that a deletion of ours is under way."""
+        self._deleting.add(uid)
+
+    def not_deleted(self, uid: str) -> None:
+        """Note that it was refused."""
+        self._deleting.discard(uid)
+
+    def forget(self, uid: str, resource_version: str, *, ours: bool = True) -> None:
         """Drop a rule that was deleted in that version, for good: events about it may still be under way."""
         # One that is not held has had its last event: nothing is remembered that no event would take away again.
         if uid in self._keys:
             self._deleted[uid] = int(resource_version)
-            self._drop_uid(uid)
+            self._drop_uid(uid, ours=ours)
 
     def all(self) -> Iterable[Record]:
         """Every record there is."""
@@ -119,11 +132,19 @@ class RecordCache:
         """The record of one fault, or None."""
         return self._records.get(key)
 
-    def _drop_uid(self, uid: str) -> None:
+    def _drop_uid(self, uid: str, *, ours: bool) -> None:
         key = self._keys.pop(uid, None)
         held = self._records.get(key) if key else None
         if key and held and held.stored and held.stored.uid == uid:
-            del self._records[key]
+            self._drop(key, ours=ours)
+
+    def _drop(self, key: Key, *, ours: bool) -> None:
+        gone = self._records.pop(key)
+        if gone.stored is not None:
+            self._keys.pop(gone.stored.uid, None)
+            ours = ours or gone.stored.uid in self._deleting
+            self._deleting.discard(gone.stored.uid)
+        self.on_change(gone, None, ours)
 
 
 def _version(record: Record) -> int:
@@ -139,6 +160,15 @@ class DeviceTaintRuleBackend:
         self._api = api
         self._cache = cache
 
+    @property
+    def on_change(self) -> OnChange:
+        """Who is told of each record that comes, changes or goes."""
+        return self._cache.on_change
+
+    @on_change.setter
+    def on_change(self, told: OnChange) -> None:
+        self._cache.on_change = told
+
     def records(self) -> Iterable[Record]:
         """Every record there is."""
         return self._cache.all()
@@ -153,7 +183,7 @@ class DeviceTaintRuleBackend:
         if rule is None:
             held = self._cache.get(key)
             if held is not None and held.stored is not None:
-                self._cache.forget(held.stored.uid, held.stored.resource_version)
+                self._cache.forget(held.stored.uid, held.stored.resource_version, ours=False)
             return
         if from_object(rule) is None:
             raise UnavailableError(
@@ -180,7 +210,12 @@ class DeviceTaintRuleBackend:
         if record.stored is None:
             raise ValueError(f'deleting record "{record.key}": it was never stored')
         stored = record.stored
-        await self._api.delete(self._path(stored.name), uid=stored.uid, resource_version=stored.resource_version)
+        self._cache.deleting(stored.uid)
+        try:
+            await self._api.delete(self._path(stored.name), uid=stored.uid, resource_version=stored.resource_version)
+        except ConflictError:
+            self._cache.not_deleted(stored.uid)
+            raise
         self._cache.forget(stored.uid, stored.resource_version)
 
     def _path(self, name: str) -> str:

@@ -1,7 +1,7 @@
 """Records in memory: for trying the product without a cluster, and the fake for tests.
 
-It keeps the same guards as the API server does (existing names, UIDs, resource versions), so that a decision
-meets the same conflicts. It writes nothing anywhere; a restart forgets everything.
+It keeps the same guards as the API server does (existing names, UIDs, resource versions, times of taints), so that a
+decision meets the same conflicts. It writes nothing anywhere; a restart forgets everything.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from remediator.backends import OnChange, ignore
 from remediator.errors import ConflictError
-from remediator.inventory import Node, NodeMetadata, Target, locate
+from remediator.inventory import DeviceTaint, Node, NodeMetadata, Place, Target, locate
 from remediator.records import Key, Record, Stored, object_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
 
 
 class MemoryBackend:
@@ -23,7 +24,9 @@ class MemoryBackend:
 
     name = "memory"
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        self.on_change: OnChange = ignore
+        self._clock = clock
         self._records: dict[Key, Record] = {}
         self._writes = 0
 
@@ -52,7 +55,7 @@ class MemoryBackend:
         """Remove the very version that was read; a record already gone is no error."""
         if record.key in self._records:
             self._held(record, "deleting")
-            del self._records[record.key]
+            self.on_change(self._records.pop(record.key), None, True)
 
     def _held(self, record: Record, doing: str) -> Stored:
         held = self._records.get(record.key)
@@ -63,7 +66,12 @@ class MemoryBackend:
     def _store(self, record: Record, *, uid: str) -> None:
         self._writes += 1
         stored = Stored(object_name(record.key), uid, str(self._writes))
-        self._records[record.key] = replace(record, stored=stored)
+        before = self._records.get(record.key)
+        as_before = before is not None and before.taint.effect is record.taint.effect
+        since = before.tainted_since if before and as_before else self._clock()
+        after = replace(record, stored=stored, tainted_since=since)
+        self._records[record.key] = after
+        self.on_change(before, after, True)
 
 
 class AnyCluster:
@@ -80,12 +88,32 @@ class AnyCluster:
     async def node(self, name: str, *, live: bool = False) -> Node | None:  # noqa: ARG002 - nothing but memory here
         """A node of that name."""
         self._asked.add(name)
-        return Node(NodeMetadata(name, f"memory-{name}", datetime.min.replace(tzinfo=UTC)))
+        return _node(name)
+
+    def known_node(self, name: str) -> Node | None:
+        """The same node, if it was asked for."""
+        return _node(name) if name in self._asked else None
 
     def nodes(self) -> Iterable[str]:
         """Every node that was asked for."""
         return tuple(self._asked)
 
+    def taints(self) -> Mapping[Place, Collection[DeviceTaint]]:
+        """None: there is no driver."""
+        return {}
+
+    def targets(self) -> int:
+        """Unknown; as many as it takes for a share of them to be no limit."""
+        return 1_000_000
+
+    def unavailable(self) -> Collection[Place]:
+        """None: there is no driver."""
+        return ()
+
     def locate(self, node: str, device: int) -> Target:
         """The driver's naming convention."""
         return locate((), driver=self._driver, node=node, device=device)
+
+
+def _node(name: str) -> Node:
+    return Node(NodeMetadata(name, f"memory-{name}", datetime.min.replace(tzinfo=UTC)))

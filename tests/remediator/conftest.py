@@ -14,15 +14,19 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from aiohttp.test_utils import TestServer
 
+from alerts.faults import Effect
 from exporter.service.process import SERVER_OPTIONS
 from remediator.app import BODY_SECONDS, WEBHOOK, Webhook, make_app
+from remediator.assembly import Parts, Terms, assemble
+from remediator.audit import AllTraces, Audit
 from remediator.backends.device_taint_rule import DeviceTaintRuleBackend
+from remediator.budget import DEFAULT, Limits
 from remediator.caches import Caches
 from remediator.cluster import connect
 from remediator.credentials import Token
-from remediator.metrics import Metrics
-from remediator.remediate import Identity, Remediator
-from tests.remediator.fakes import Clock, FakeCluster, FaultyBackend
+from remediator.election import AlwaysLeads
+from remediator.policy import Policy
+from tests.remediator.fakes import Clock, FakeCluster, FaultyBackend, Heard, Leads
 from tests.remediator.live import USER, Live, now, running
 from tests.remediator.samples import DRIVER, NODE, TAINT_KEY, Json, body
 from tests.stack.pipeline import install
@@ -32,6 +36,7 @@ if TYPE_CHECKING:
     from aiohttp.test_utils import TestClient
     from pytest_aiohttp import AiohttpClient
 
+    from remediator.metrics import Metrics
     from remediator.records import Record
     from tests.stack.controlplane import ControlPlane
     from tests.stack.kube import Admin
@@ -39,7 +44,7 @@ if TYPE_CHECKING:
 TOKEN = "webhook-token-0123456789"
 
 MakeService = Callable[..., Awaitable["Service"]]
-Start = Callable[[], Awaitable[Live]]
+Start = Callable[..., Awaitable[Live]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +64,14 @@ class Service:
     backend: FaultyBackend
     cluster: FakeCluster
     clock: Clock
-    metrics: Metrics
+    leads: Leads
+    heard: Heard
+    parts: Parts
+
+    @property
+    def metrics(self) -> Metrics:
+        """What it exports."""
+        return self.parts.metrics
 
     async def send(self, given_body: bytes, authorization: str | None = f"Bearer {TOKEN}") -> Answer:
         """Post a body as it is."""
@@ -111,22 +123,38 @@ def make_service(aiohttp_client: AiohttpClient) -> MakeService:
     """Give a factory of running services: with the default token and no cluster name unless told otherwise."""
 
     async def make(
-        *, cluster: str | None = None, token: str | None = TOKEN, body_seconds: float = BODY_SECONDS
+        *,
+        cluster: str | None = None,
+        token: str | None = TOKEN,
+        body_seconds: float = BODY_SECONDS,
+        limits: Limits = DEFAULT,
+        max_effect: Effect = Effect.NO_EXECUTE,
     ) -> Service:
-        backend, surroundings, clock = FaultyBackend(), FakeCluster(), Clock()
-        metrics = Metrics(records=backend.records, backend=backend.name, surroundings=surroundings)
-        remediator = Remediator(
+        backend, surroundings, clock, leads, heard = FaultyBackend(), FakeCluster(), Clock(), Leads(), Heard()
+        parts = assemble(
             backend=backend,
+            held=backend.records,
             surroundings=surroundings,
-            identity=Identity(taint_key=TAINT_KEY, cluster=cluster),
-            metrics=metrics,
+            leadership=leads,
+            terms=Terms(policy=Policy(taint_key=TAINT_KEY, max_effect=max_effect), limits=limits, cluster=cluster),
+            traces=lambda _metrics: AllTraces((heard, Audit())),
             clock=clock,
             elapsed=time.monotonic,
         )
         admitted = None if token is None else Token(token.encode())
-        webhook = Webhook(remediator, metrics, admitted, body_seconds=body_seconds)
-        client: TestClient[Any, Any] = await aiohttp_client(AsServed(make_app(webhook, remediator, metrics)))
-        return Service(client=client, backend=backend, cluster=surroundings, clock=clock, metrics=metrics)
+        webhook = Webhook(parts.remediator, parts.metrics, admitted, body_seconds=body_seconds)
+        client: TestClient[Any, Any] = await aiohttp_client(
+            AsServed(make_app(webhook, parts.remediator, parts.metrics))
+        )
+        return Service(
+            client=client,
+            backend=backend,
+            cluster=surroundings,
+            clock=clock,
+            leads=leads,
+            heard=heard,
+            parts=parts,
+        )
 
     return make
 
@@ -164,24 +192,26 @@ async def start(control_plane: ControlPlane, admin: Admin, aiohttp_client: Aioht
     admin.node(NODE)
     async with AsyncExitStack() as stack:
 
-        async def run() -> Live:
+        async def run(limits: Limits = DEFAULT) -> Live:
             api = await stack.enter_async_context(connect(control_plane.kubeconfig(USER)))
             caches = Caches(api, driver=DRIVER, elapsed=time.monotonic)
             backend = DeviceTaintRuleBackend(api, caches.records)
-            metrics = Metrics(records=backend.records, backend=backend.name, surroundings=caches)
-            remediator = Remediator(
+            parts = assemble(
                 backend=backend,
+                held=backend.records,
                 surroundings=caches,
-                identity=Identity(taint_key=TAINT_KEY, cluster=None),
-                metrics=metrics,
+                fleet=caches,
+                leadership=AlwaysLeads(),
+                terms=Terms(policy=Policy(taint_key=TAINT_KEY), limits=limits),
+                traces=lambda _metrics: Audit(),
                 clock=now,
                 elapsed=time.monotonic,
             )
             client: TestClient[Any, Any] = await aiohttp_client(
-                AsServed(make_app(Webhook(remediator, metrics, None), remediator, metrics))
+                AsServed(make_app(Webhook(parts.remediator, parts.metrics, None), parts.remediator, parts.metrics))
             )
             await stack.enter_async_context(running(caches))
-            return Live(client, backend, metrics, admin, control_plane)
+            return Live(client, backend, parts.metrics, admin, control_plane)
 
         yield run
 

@@ -6,6 +6,7 @@ The backend underneath is the product's own memory backend; only faults are adde
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,13 @@ from tests.remediator.samples import DRIVER, NODE, NOW, node
 from tests.stack.process import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from datetime import datetime
 
-    from remediator.inventory import Node, Target
+    from remediator.backends import OnChange
+    from remediator.inventory import DeviceTaint, Node, Place, Target
     from remediator.records import Key, Record
+    from remediator.traces import Change
 
 
 @dataclass
@@ -60,13 +63,56 @@ class FakeCluster:
         seen = self.really if live and self.really is not None else self.known
         return seen.get(name)
 
+    def known_node(self, name: str) -> Node | None:
+        """The Node, without asking anybody."""
+        return self.known.get(name)
+
     def nodes(self) -> Iterable[str]:
         """The Nodes that memory knows."""
         return self.known.keys()
 
+    def taints(self) -> Mapping[Place, Collection[DeviceTaint]]:
+        """The driver's own taints in the slices."""
+        return self.inventory.taints()
+
+    def targets(self) -> int:
+        """A fleet of ten nodes, whatever is known."""
+        return 160
+
+    def unavailable(self) -> Collection[Place]:
+        """Places that the driver keeps work off."""
+        return self.inventory.unavailable()
+
     def locate(self, node: str, device: int) -> Target:
         """Ask the slices."""
         return self.inventory.locate(node, device)
+
+
+@dataclass
+class Leads:
+    """A leadership that a test gives and takes."""
+
+    reason: str | None = None
+    seconds: float = math.inf
+
+    def not_leading(self) -> str | None:
+        """Why nothing may be changed."""
+        return self.reason
+
+    def remaining(self) -> float:
+        """How long a write may take."""
+        return self.seconds if self.reason is None else 0.0
+
+
+@dataclass
+class Heard:
+    """Keeps the changes that were told."""
+
+    changes: list[Change] = field(default_factory=list)
+
+    def changed(self, change: Change) -> None:
+        """Keep it."""
+        self.changes.append(change)
 
 
 def unavailable() -> UnavailableError:
@@ -98,10 +144,19 @@ class FaultyBackend:
     name = "memory"
 
     def __init__(self) -> None:
-        self.memory = MemoryBackend()
+        self.memory = MemoryBackend(lambda: NOW)
         self.trouble: dict[int, Exception] = {}
         self.writes: list[tuple[str, Key]] = []
         self.refreshes = 0
+
+    @property
+    def on_change(self) -> OnChange:
+        """Who is told of changes."""
+        return self.memory.on_change
+
+    @on_change.setter
+    def on_change(self, told: OnChange) -> None:
+        self.memory.on_change = told
 
     def records(self) -> Iterable[Record]:
         """Every record."""

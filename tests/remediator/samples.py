@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from alerts.faults import FAULTS
+from alerts.faults import FAULTS, Effect
 from remediator.decide import Fired
 from remediator.inventory import (
-    AttributeValue,
+    NEURON_DEVICE,
+    Build,
     Device,
+    DeviceTaint,
     Node,
+    NodeLabels,
     NodeMetadata,
-    Pool,
     Slice,
-    SliceMetadata,
-    SliceSpec,
     Target,
 )
+from remediator.level import View
 from remediator.notification import Alert
+from remediator.policy import Policy
 from remediator.records import Key, Record, State, Stored, Taint, episode_of
+
+if TYPE_CHECKING:
+    from remediator.budget import Limit
 
 NODE = "ip-10-1-1-200.ec2.internal"
 DRIVER = "neuron.aws.com"
@@ -97,9 +102,9 @@ def alert(
     return Alert(status=status, labels=labels(**changes), starts_at=started)
 
 
-def node(*, uid: str = "uid-1", created: datetime = LONG_AGO, name: str = NODE) -> Node:
+def node(*, uid: str = "uid-1", created: datetime = LONG_AGO, name: str = NODE, opted_out: bool = False) -> Node:
     """One Node."""
-    return Node(NodeMetadata(name, uid, created))
+    return Node(NodeMetadata(name, uid, created, NodeLabels(opt_out="true" if opted_out else "")))
 
 
 def fired(fault: str = "hbm", *, started: datetime = STARTED, latched: bool = False, device: int = 3) -> Fired:
@@ -134,10 +139,32 @@ def record(
     )
 
 
-def device(name: str, device_id: int | None) -> Device:
+def view(
+    *,
+    target: Target | None = None,
+    opted_out: bool = False,
+    max_effect: Effect = Effect.NO_EXECUTE,
+    driver: Effect = Effect.NONE,
+    refusal: Limit | None = None,
+    now: datetime = NOW,
+) -> View:
+    """What surrounds a record: the device where the sample record has it, nobody else's word, and room for all.
+
+    The driver's own taint, and what the budget says, are the same on every target.
+    """
+    return View(
+        target=target or Target(DRIVER, NODE, "neuron-device-3"),
+        opted_out=opted_out,
+        policy=Policy(taint_key=TAINT_KEY, max_effect=max_effect),
+        driver_effect=lambda _target: driver,
+        refusal=lambda _key, _target, _effect: refusal,
+        now=now,
+    )
+
+
+def device(name: str, device_id: int | None, *taints: DeviceTaint) -> Device:
     """One entry of a slice."""
-    identity = {} if device_id is None else {"deviceId": AttributeValue(device_id)}
-    return Device(name, {"instanceType": AttributeValue()} | identity)
+    return Device(name, device_id, Build(NEURON_DEVICE), taints=taints)
 
 
 def resource_slice(
@@ -149,5 +176,4 @@ def resource_slice(
     generation: int = 1,
 ) -> Slice:
     """One ResourceSlice."""
-    spec = SliceSpec(driver=driver, pool=Pool(pool, generation), node_name=node_name, devices=list(devices))
-    return Slice(SliceMetadata(name), spec)
+    return Slice(name, driver, node_name, pool, generation, devices)

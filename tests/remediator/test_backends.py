@@ -19,7 +19,7 @@ from remediator.backends.device_taint_rule import DeviceTaintRuleBackend, Record
 from remediator.backends.memory import MemoryBackend
 from remediator.cluster import connect, rule_version
 from remediator.errors import ConflictError
-from remediator.records import State, episode_of, object_name
+from remediator.records import NEVER, State, episode_of, object_name
 from tests.remediator.samples import NODE, STARTED, record
 from tests.stack.pipeline import install
 
@@ -91,9 +91,9 @@ def stored(found: Record | None) -> Stored:
 
 
 def content(found: Record | None) -> Record:
-    """A record that must be there, without where it is held."""
+    """A record that must be there, without what the cluster adds to it."""
     assert found is not None
-    return replace(found, stored=None)
+    return replace(found, stored=None, tainted_since=NEVER)
 
 
 def sample(harness: Harness, fault: str = "link_efa") -> Record:

@@ -26,10 +26,9 @@ from remediator.decide import (
     decide_fired,
     triage,
 )
-from remediator.inventory import Target
 from remediator.records import Key, State, episode_of, from_object, to_object
 from remediator.rules import Rule
-from tests.remediator.samples import DRIVER, NODE, TAINT_KEY, alert, node
+from tests.remediator.samples import NODE, alert, node, view
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from remediator.records import Record
 
 BEGINNING = datetime(2026, 11, 30, tzinfo=UTC)
-TARGET = Target(DRIVER, NODE, "neuron-device-3")
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.key = Key(NODE, 3, fault)
         self.now = BEGINNING
         self.machine = node(uid="uid-0", created=BEGINNING - timedelta(days=30))
-        self.backend = MemoryBackend()
+        self.backend = MemoryBackend(lambda: self.now)
         self.expected: Expected | None = None
         self.sent: list[Alert] = []
 
@@ -158,9 +156,7 @@ class Lifecycle(RuleBasedStateMachine):
         meaning = triage(fired, cluster=None)
         assert isinstance(meaning, Fired)
         held = self._record()
-        self._carry_out(
-            decide_fired(meaning, node=self.machine, record=held, target=TARGET, taint_key=TAINT_KEY, now=self.now)
-        )
+        self._carry_out(decide_fired(meaning, node=self.machine, record=held, view=view(now=self.now)))
         self.expected = self._after(fired)
 
     def _after(self, fired: Alert) -> Expected | None:

@@ -52,9 +52,11 @@ async def test_every_counter_is_there_from_the_first_page(service: Service) -> N
                 "timeout",
                 "disconnected",
                 "not_ready",
+                "not_leading",
                 "failed",
             )
         },
+        "neuron_remediator_events_total": {(("result", result),) for result in ("ok", "failed", "dropped")},
         "neuron_remediator_actions_total": {
             (("action", action), ("backend", "memory"), ("result", result))
             for action in ("create", "update", "delete")

@@ -6,7 +6,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -18,7 +18,7 @@ from alerts.faults import FAULTS, Effect
 from remediator.inventory import Target
 from remediator.records import Key, Record, State, Stored, episode_of, from_object, object_name, to_object
 from remediator.rules import Rule
-from tests.remediator.samples import DRIVER, NODE, NOW, STARTED, TAINT_KEY, record
+from tests.remediator.samples import DRIVER, NODE, NOW, STARTED, TAINT_KEY, record, rfc3339
 from tests.remediator.strategies import devices, faults, hostile_texts, instants, node_names, records
 
 API_VERSION = "resource.k8s.io/v1"
@@ -26,13 +26,15 @@ SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 PREFIX = "neuron-remediator/"
 NEVER = datetime.min.replace(tzinfo=UTC)
+TAINTED = NOW + timedelta(seconds=1)
+"""When the server has seen the taint come."""
 
 
 def stored_object(of: Record, **metadata: Any) -> dict[str, Any]:
     """The object as the API server hands it out."""
     written = to_object(of, API_VERSION)
     written["metadata"] |= {"uid": "rule-uid", "resourceVersion": "7"} | metadata
-    written["spec"]["taint"]["timeAdded"] = "2026-11-30T12:00:00Z"
+    written["spec"]["taint"]["timeAdded"] = rfc3339(TAINTED)
     written["status"] = {"conditions": []}
     return written
 
@@ -48,7 +50,32 @@ def read(object_: dict[str, Any]) -> Record | None:
 def test_a_record_survives_the_way_through_the_cluster(written: Record) -> None:
     stored = Stored(object_name(written.key), "rule-uid", "7")
 
-    assert read(stored_object(written)) == replace(written, stored=stored)
+    assert read(stored_object(written)) == replace(written, stored=stored, tainted_since=TAINTED)
+
+
+@given(records(), instants, hostile_texts)
+def test_a_release_survives_the_way_through_the_cluster(written: Record, until: datetime, by: str) -> None:
+    """And its words stand on the rule no longer than the release does."""
+    released = replace(written, state=State.RELEASED, released_until=until, released_by=by, reason=by)
+    found = read(stored_object(released))
+
+    assert found is not None
+    assert (found.released_until, found.released_by, found.reason) == (until, by, by)
+    annotations = to_object(replace(released, state=State.ACTIVE), API_VERSION)["metadata"]["annotations"]
+    assert not {"neuron-remediator/released-until", "neuron-remediator/released-by"} & annotations.keys()
+
+
+@pytest.mark.parametrize("text", [None, "", "now", 5])
+def test_a_time_of_the_taint_that_cannot_be_read_is_long_ago(text: object) -> None:
+    written = stored_object(record())
+    if text is None:
+        del written["spec"]["taint"]["timeAdded"]
+    else:
+        written["spec"]["taint"]["timeAdded"] = str(text)
+    found = read(written)
+
+    assert found is not None
+    assert found.tainted_since == NEVER
 
 
 def test_the_object_is_exactly_this() -> None:

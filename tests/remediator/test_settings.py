@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from alerts.faults import Effect
 from exporter.service.flags import UsageError
 from exporter.service.parsers import Address
+from remediator.budget import Limits, Share
 from remediator.settings import Settings, read
 
 TOKEN = "--webhook.token-file=/run/token"
@@ -107,3 +109,62 @@ def test_taint_keys(key: str) -> None:
 @pytest.mark.parametrize("key", ["", "/", "a/", "/a", "a/b/c", "A/b", "a/b c", "-a", "a/" + "b" * 64, "a" * 254 + "/b"])
 def test_what_is_no_taint_key(key: str) -> None:
     assert problems(TOKEN, f"--taint.key={key}")[0].startswith("reading --taint.key: expected a label name")
+
+
+def test_the_budget_the_lease_and_the_cap_are_read() -> None:
+    settings = read(
+        [
+            TOKEN,
+            "--budget.max-unavailable=5%",
+            "--budget.max-new=none",
+            "--lease.duration=1m",
+            "--lease.name=other",
+            "--lease.namespace=here",
+            "--lease.pod=pod-1",
+            "--max-effect=None",
+            "--dry-run",
+        ],
+        {},
+    )
+
+    assert settings.limits == Limits(max_unavailable=Share(5), max_new=None)
+    assert (settings.lease_duration, settings.lease_name) == (60, "other")
+    assert (settings.lease_namespace, settings.lease_pod) == ("here", "pod-1")
+    assert (settings.max_effect, settings.dry_run) == (Effect.NONE, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"), [("none", None), ("0", 0), ("7", 7), ("1%", Share(1)), ("100%", Share(100))]
+)
+def test_a_limit_is_a_share_a_number_or_none(text: str, limit: Share | int | None) -> None:
+    assert read([TOKEN, f"--budget.max-unavailable={text}"], {}).limits.max_unavailable == limit
+
+
+@pytest.mark.parametrize("text", ["0%", "101%", "20 %", "-1", "1.5", "%", "1e3", "all", "\u0663%", "99999999999%", ""])
+def test_no_other_limit_is_taken(text: str) -> None:
+    (problem,) = problems(TOKEN, f"--budget.max-unavailable={text}")
+
+    assert "--budget.max-unavailable" in problem
+    assert "expected" in problem
+
+
+@pytest.mark.parametrize("text", ["500ms", "1.5s", "0s", "61m", "15", "-2s"])
+def test_a_lease_lasts_whole_seconds(text: str) -> None:
+    (problem,) = problems(TOKEN, f"--lease.duration={text}")
+
+    assert "--lease.duration" in problem
+    assert "expected" in problem
+
+
+@pytest.mark.parametrize("flag", ["lease.name", "lease.namespace", "lease.pod"])
+@pytest.mark.parametrize("text", ["Pod", "a/b", "a b", ".."])
+def test_names_are_names_of_kubernetes(flag: str, text: str) -> None:
+    (problem,) = problems(TOKEN, f"--{flag}={text}")
+
+    assert f"--{flag}" in problem
+
+
+def test_an_unknown_effect_is_refused() -> None:
+    (problem,) = problems(TOKEN, "--max-effect=PreferNoSchedule")
+
+    assert "expected one of 'None', 'NoSchedule', 'NoExecute'" in problem

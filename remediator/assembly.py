@@ -1,0 +1,111 @@
+"""Puts the parts of a remediator together, the same way in the process and in tests. It starts nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from remediator.backends import Backend, OnChange
+from remediator.budget import DEFAULT, Budget, Limits
+from remediator.inventory_metrics import InventoryCollector
+from remediator.leveller import Leveller
+from remediator.metrics import Metrics
+from remediator.remediate import Remediator
+from remediator.surroundings import Views
+from remediator.traces import REMOVED, Change
+from remediator.writing import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from remediator.inventory_metrics import Fleet
+    from remediator.policy import Policy
+    from remediator.records import Record
+    from remediator.surroundings import Surroundings
+    from remediator.traces import Traces
+    from remediator.writing import Leadership
+
+
+class TellingBackend(Backend, Protocol):
+    """A backend that tells of each record that comes, changes or goes."""
+
+    on_change: OnChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What the operator has set: whose alerts count, what each fault leads to, how much at once."""
+
+    policy: Policy
+    limits: Limits = DEFAULT
+    cluster: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A remediator, ready to be served and run."""
+
+    remediator: Remediator
+    leveller: Leveller
+    metrics: Metrics
+    budget: Budget
+
+
+def assemble(
+    *,
+    backend: TellingBackend,
+    held: Callable[[], Iterable[Record]],
+    surroundings: Surroundings,
+    leadership: Leadership,
+    terms: Terms,
+    traces: Callable[[Metrics], Traces],
+    clock: Callable[[], datetime],
+    elapsed: Callable[[], float],
+    fleet: Fleet | None = None,
+    per_device: bool = False,
+) -> Parts:
+    """Put them together.
+
+    `held` gives the records that are really in the cluster, which in a dry run are not the backend's. `clock` is the
+    wall clock (UTC), `elapsed` a monotonic clock in seconds. With a `fleet`, its series are exported too, with
+    `per_device` one for each device there is.
+    """
+    budget = Budget(terms.limits, surroundings)
+    metrics = Metrics(
+        records=held,
+        backend=backend.name,
+        surroundings=surroundings,
+        leadership=leadership,
+        budget=budget,
+        clock=clock,
+    )
+    if fleet is not None:
+        metrics.registry.register(InventoryCollector(fleet, held, per_device=per_device))
+    told = traces(metrics)
+    writer = Writer(backend=backend, leadership=leadership, budget=budget, traces=told, metrics=metrics, clock=clock)
+    views = Views(surroundings, policy=terms.policy, budget=budget, clock=clock)
+    leveller = Leveller(
+        backend=backend, surroundings=surroundings, views=views, writer=writer, clock=clock, elapsed=elapsed
+    )
+
+    def changed(before: Record | None, after: Record | None, ours: bool) -> None:  # noqa: FBT001 - `OnChange`
+        budget.changed(before, after)
+        if before is not None:
+            # A new one is level, as whoever made it has just decided.
+            leveller.poke()
+        if before is not None and after is None and not ours and leadership.not_leading() is None:
+            told.changed(Change(REMOVED, before, None))
+
+    backend.on_change = changed
+    remediator = Remediator(
+        backend=backend,
+        surroundings=surroundings,
+        views=views,
+        writer=writer,
+        cluster=terms.cluster,
+        metrics=metrics,
+        clock=clock,
+        elapsed=elapsed,
+    )
+    return Parts(remediator=remediator, leveller=leveller, metrics=metrics, budget=budget)

@@ -1,0 +1,68 @@
+"""Records as they would be: the cluster's own, with what a dry run would have written laid over them in memory.
+
+It writes nothing anywhere. What it imagines of a record ends when the cluster's own changes: that is the truth then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from remediator.backends import OnChange, ignore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from remediator.backends.device_taint_rule import RecordCache
+    from remediator.records import Key, Record
+
+
+class DryRunBackend:
+    """Reads the cluster, imagines the writes."""
+
+    name = "dry-run"
+
+    def __init__(self, cache: RecordCache, clock: Callable[[], datetime]) -> None:
+        self.on_change: OnChange = ignore
+        self._cache = cache
+        self._clock = clock
+        # None: imagined to be gone.
+        self._imagined: dict[Key, Record | None] = {}
+        cache.on_change = self._cluster_changed
+
+    def records(self) -> Iterable[Record]:
+        """Every record, as it would be."""
+        real = {record.key: record for record in self._cache.all()}
+        return tuple(record for record in (real | self._imagined).values() if record is not None)
+
+    def record(self, key: Key) -> Record | None:
+        """The record of one fault, as it would be."""
+        return self._imagined[key] if key in self._imagined else self._cache.get(key)
+
+    async def refresh(self, key: Key) -> None:
+        """Nothing to do: nobody else writes what is imagined."""
+
+    async def create(self, record: Record) -> None:
+        """Imagine a record."""
+        self._imagine(record.key, record)
+
+    async def update(self, record: Record) -> None:
+        """Imagine a change."""
+        self._imagine(record.key, record)
+
+    async def delete(self, record: Record) -> None:
+        """Imagine that the record is gone."""
+        self._imagine(record.key, None)
+
+    def _imagine(self, key: Key, after: Record | None) -> None:
+        before = self.record(key)
+        if after is not None and (before is None or before.taint.effect is not after.taint.effect):
+            after = replace(after, tainted_since=self._clock())
+        self._imagined[key] = after
+        self.on_change(before, after, True)
+
+    def _cluster_changed(self, before: Record | None, after: Record | None, ours: bool) -> None:  # noqa: FBT001 - `OnChange`
+        record = after or before
+        if record is not None:
+            self.on_change(self._imagined.pop(record.key, before), after, ours)

@@ -1,0 +1,109 @@
+"""What effect and state a record is to have now. Pure.
+
+The one sentence that every path goes by:
+
+Lowering is immediate. Raising needs a latched record, or a firing that is being processed now, and always passes the
+budget.
+
+Firings, the end of a release, an opt-out that came or went, the driver's own taint coming or going, a freed budget and
+a changed `--max-effect` all end here, so that none of them can disturb a target that another would have left alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from alerts.faults import FAULTS, Effect
+from remediator.records import NEVER, Record, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from remediator.budget import Limit
+    from remediator.inventory import Target
+    from remediator.policy import Policy
+    from remediator.records import Key
+
+NO_EVIDENCE = "withheld until the fault fires again"
+NO_ROOM = "withheld by the budget: "
+_OPTED_OUT = "the Node is opted out"
+_COVERED = "the driver's own taint is at least as strong"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """What surrounds a record now.
+
+    `target` is where its device is by the slices, `opted_out` what its Node says. `driver_effect` gives the strongest
+    effect of the driver's own taints, of our key, on a target; `refusal` which limit of the budget stands against an
+    effect on a target, or None.
+    """
+
+    target: Target
+    opted_out: bool
+    policy: Policy
+    driver_effect: Callable[[Target], Effect]
+    refusal: Callable[[Key, Target, Effect], Limit | None]
+    now: datetime
+
+
+def level(record: Record, view: View, *, firing: bool) -> Record:
+    """Return the record as it is to be; the same object's equal when nothing changes.
+
+    `firing` says that a firing of this very fault is being processed now.
+    """
+    if record.state is State.RELEASED and view.now < record.released_until:
+        return _lifted(record, view, State.RELEASED, record.reason)
+    if record.state is State.RELEASED or record.released_until != NEVER:
+        record = replace(record, released_until=NEVER, released_by="", reason=FAULTS[record.key.fault].alert)
+    if view.opted_out:
+        return _lifted(record, view, State.OPTED_OUT, _OPTED_OUT)
+    wanted = view.policy.effect_of(record.key.fault)
+    # A slice may be gone for a while (the kubelet wipes it at every start): that moves nothing.
+    target = view.target if view.target.placed or not record.target.placed else record.target
+    if Effect.NONE.rank < wanted.rank <= view.driver_effect(target).rank:
+        return _lifted(record, view, State.COVERED, _COVERED)
+    current = record.taint.effect if target.place == record.target.place else Effect.NONE
+    if wanted.rank > current.rank:
+        return _raised(record, view, target, wanted, may=firing or record.latched)
+    if record.state is State.WITHHELD and wanted is record.taint.effect and not (firing or record.latched):
+        # It may be damaged by a hand: only a firing writes it anew.
+        return record
+    return _active(record, target, wanted)
+
+
+def _raised(record: Record, view: View, target: Target, wanted: Effect, *, may: bool) -> Record:
+    limit = view.refusal(record.key, target, wanted) if may else None
+    if may and limit is None:
+        return _active(record, target, wanted)
+    weakest = min(record.taint.effect, wanted, key=lambda effect: effect.rank)
+    # Which reason came first is kept: a repeated firing must not become a write.
+    keeps = record.state is State.WITHHELD and (limit is None or record.reason.startswith(NO_ROOM))
+    return replace(
+        record,
+        taint=replace(record.taint, effect=weakest),
+        state=State.WITHHELD,
+        reason=record.reason if keeps else NO_EVIDENCE if limit is None else f"{NO_ROOM}{limit}",
+    )
+
+
+def _active(record: Record, target: Target, effect: Effect) -> Record:
+    return replace(
+        record,
+        target=target,
+        taint=replace(record.taint, effect=effect),
+        state=State.ACTIVE,
+        reason=FAULTS[record.key.fault].alert,
+    )
+
+
+def _lifted(record: Record, view: View, state: State, reason: str) -> Record:
+    return replace(
+        record,
+        target=view.target if view.target.placed else record.target,
+        taint=replace(record.taint, effect=Effect.NONE),
+        state=state,
+        reason=reason,
+    )

@@ -1,0 +1,126 @@
+"""Keeps the records level with what surrounds them when no alert comes: what may be lowered, lifted or raised by now.
+
+It finds out when to look (a poke, the end of a release, now and then) and has every decision made by
+`remediator.decide.relevel`. It never removes a record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from exporter.service.logs import Seldom
+from remediator.decide import relevel
+from remediator.errors import ConflictError, RemediatorError
+from remediator.records import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from remediator.backends import Backend
+    from remediator.decide import Update
+    from remediator.records import Key, Record
+    from remediator.surroundings import Surroundings, Views
+    from remediator.writing import Writer
+
+_LOG = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 15.0
+"""The longest time between two looks: the budget's window opens by time alone, and a failed write is tried again."""
+
+_PAUSE_SECONDS = 0.5
+"""The shortest: a burst of changes is looked at once."""
+
+_WORKERS = 16
+_RECORDS_A_TURN = 100
+_LOG_SECONDS = 10.0
+
+
+class Leveller:
+    """Sweeps over all records. `clock` is the wall clock (UTC), `elapsed` a monotonic clock in seconds."""
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        surroundings: Surroundings,
+        views: Views,
+        writer: Writer,
+        clock: Callable[[], datetime],
+        elapsed: Callable[[], float],
+    ) -> None:
+        self._backend = backend
+        self._surroundings = surroundings
+        self._views = views
+        self._writer = writer
+        self._clock = clock
+        self._poked = asyncio.Event()
+        self._seldom = Seldom(_LOG, _LOG_SECONDS, elapsed)
+
+    def poke(self) -> None:
+        """Have a look soon: something that decisions depend on has changed."""
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Sweep until cancelled."""
+        while True:
+            self._poked.clear()
+            await self.sweep()
+            await asyncio.sleep(_PAUSE_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._until_next()):
+                    await self._poked.wait()
+
+    async def sweep(self) -> None:
+        """Look at every record once, the longest standing first, and write what is not level."""
+        if self._writer.not_leading() or self._surroundings.not_ready():
+            return
+        due: list[Key] = []
+        for count, record in enumerate(sorted(self._backend.records(), key=_age), 1):
+            if self._decide(record):
+                due.append(record.key)
+            if count % _RECORDS_A_TURN == 0:
+                await asyncio.sleep(0)
+        keys = iter(due)
+
+        async def work() -> None:
+            for key in keys:
+                await self._settle(key)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(len(due), _WORKERS)):
+                group.create_task(work())
+
+    async def _settle(self, key: Key) -> None:
+        """Decide anew, alone with the record, and write. What fails is left to the next sweep."""
+        try:
+            async with self._writer.alone(key):
+                record = self._backend.record(key)
+                update = self._decide(record) if record else None
+                if update is not None:
+                    await self._writer.carry_out(update)
+        except ConflictError:
+            with suppress(RemediatorError):
+                await self._backend.refresh(key)
+            self.poke()
+        except RemediatorError as error:
+            self._seldom.warning("levelling a record: failed", extra={"record": str(key), "error": str(error)})
+        except Exception:  # noqa: BLE001 - a bug that one record meets must not keep the others from being lowered
+            _LOG.exception("levelling a record: unexpected error", extra={"record": str(key)})
+
+    def _decide(self, record: Record) -> Update | None:
+        node = self._surroundings.known_node(record.key.node)
+        return relevel(record, node=node, view=self._views.of(record.key, node)) if node else None
+
+    def _until_next(self) -> float:
+        now = self._clock()
+        released = (record for record in self._backend.records() if record.state is State.RELEASED)
+        ends = ((record.released_until - now).total_seconds() for record in released)
+        return max(0.0, min((*ends, SWEEP_SECONDS)))
+
+
+def _age(record: Record) -> tuple[datetime, Key]:
+    return record.first_fired, record.key

@@ -1,0 +1,174 @@
+"""Levelling: what changes without an alert, and that nothing does without a cause."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from alerts.faults import Effect
+from remediator.budget import Limits
+from remediator.decide import release
+from remediator.records import Key, State
+from tests.remediator.fakes import conflict, eventually, unavailable
+from tests.remediator.samples import NODE, NOW, STARTED, alert_json, node
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from remediator.records import Record
+    from tests.remediator.conftest import MakeService, Service
+
+HBM, EFA = Key(NODE, 3, "hbm"), Key(NODE, 3, "link_efa")
+ONE = Limits(max_unavailable=1, max_new=None)
+
+
+def held(service: Service, key: Key) -> Record:
+    record = service.backend.record(key)
+    assert record is not None
+    return record
+
+
+def standing(service: Service, key: Key) -> tuple[Effect, State]:
+    return held(service, key).taint.effect, held(service, key).state
+
+
+async def sweep(service: Service) -> list[tuple[str, Key]]:
+    """Sweep once; returns the writes of it."""
+    before = len(service.backend.writes)
+    await service.parts.leveller.sweep()
+    return service.backend.writes[before:]
+
+
+@pytest.fixture
+async def faulty(service: Service) -> Service:
+    """Give a service with a latched and an unlatched record, both as the table says."""
+    assert await service.post(alert_json(), alert_json(fault="link_efa")) == 200
+    return service
+
+
+async def test_what_is_level_is_not_written(faulty: Service) -> None:
+    assert await sweep(faulty) == []
+
+
+async def test_an_opt_out_lifts_at_once_and_its_end_raises_what_is_latched_alone(faulty: Service) -> None:
+    faulty.cluster.known = {NODE: node(opted_out=True)}
+    assert len(await sweep(faulty)) == 2
+    assert standing(faulty, HBM) == standing(faulty, EFA) == (Effect.NONE, State.OPTED_OUT)
+
+    faulty.cluster.known = {NODE: node()}
+    await sweep(faulty)
+
+    assert standing(faulty, HBM) == (Effect.NO_EXECUTE, State.ACTIVE)
+    assert standing(faulty, EFA) == (Effect.NONE, State.WITHHELD)
+    assert await faulty.post(alert_json(fault="link_efa")) == 200
+    assert standing(faulty, EFA) == (Effect.NO_SCHEDULE, State.ACTIVE)
+
+
+async def test_a_release_stands_above_firings_and_ends_as_withheld(faulty: Service) -> None:
+    until = NOW + timedelta(hours=1)
+    await faulty.backend.update(release(held(faulty, HBM), until=until, by="ann", why="new board").record)
+    assert await faulty.post(alert_json(started=STARTED + timedelta(seconds=1))) == 200
+    assert (standing(faulty, HBM), held(faulty, HBM).latched) == ((Effect.NONE, State.RELEASED), False)
+    faulty.clock.now = until - timedelta(microseconds=1)
+    assert await sweep(faulty) == []
+
+    faulty.clock.now = until
+    await sweep(faulty)
+
+    ended = held(faulty, HBM)
+    assert (ended.taint.effect, ended.state, ended.latched) == (Effect.NONE, State.WITHHELD, False)
+    assert await faulty.post(alert_json()) == 200
+    assert (standing(faulty, HBM), held(faulty, HBM).latched) == ((Effect.NO_EXECUTE, State.ACTIVE), True)
+
+
+async def test_room_goes_to_the_latched_record_that_stands_longest(make_service: MakeService) -> None:
+    service = await make_service(limits=ONE)
+    for device, seconds in ((5, 3), (6, 2), (7, 1)):
+        earlier = STARTED - timedelta(seconds=seconds)
+        assert await service.post(alert_json(device=str(device), fault="hbm", started=earlier)) == 200
+    first, second, third = (Key(NODE, device, "hbm") for device in (5, 6, 7))
+    assert standing(service, first) == (Effect.NO_EXECUTE, State.ACTIVE)
+    await service.backend.delete(held(service, first))
+
+    assert [key for _, key in await sweep(service)] == [second]
+
+    assert standing(service, second) == (Effect.NO_EXECUTE, State.ACTIVE)
+    assert standing(service, third) == (Effect.NONE, State.WITHHELD)
+
+
+async def test_nobody_levels_without_leading_or_knowing(faulty: Service) -> None:
+    faulty.cluster.known = {NODE: node(opted_out=True)}
+    faulty.leads.reason = "another leads"
+    assert await sweep(faulty) == []
+    faulty.leads.reason = None
+    faulty.cluster.waiting_for = "waiting for a list of nodes"
+    assert await sweep(faulty) == []
+
+
+async def test_a_record_of_another_machine_or_of_none_is_left_alone(faulty: Service) -> None:
+    faulty.cluster.known = {NODE: node(uid="uid-2", opted_out=True)}
+    assert await sweep(faulty) == []
+    faulty.cluster.known = {}
+    assert await sweep(faulty) == []
+
+
+async def test_what_fails_is_tried_again_and_keeps_nothing_else(
+    faulty: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    await faulty.post(alert_json(device="4"))
+    faulty.backend.trouble = {4: unavailable()}
+    faulty.cluster.known = {NODE: node(opted_out=True)}
+
+    assert {key.device for _, key in await sweep(faulty)} == {3}
+    assert [record.getMessage() for record in caplog.records] == ["levelling a record: failed"]
+    faulty.backend.trouble = {}
+    assert {key.device for _, key in await sweep(faulty)} == {4}
+
+
+async def test_a_conflict_is_looked_up_and_left_to_the_next_look(faulty: Service) -> None:
+    faulty.backend.trouble = {3: conflict()}
+    faulty.cluster.known = {NODE: node(opted_out=True)}
+    assert await sweep(faulty) == []
+    assert faulty.backend.refreshes == 2
+
+    faulty.backend.trouble = {}
+    assert len(await sweep(faulty)) == 2
+
+
+@asynccontextmanager
+async def running(service: Service) -> AsyncIterator[None]:
+    task = asyncio.create_task(service.parts.leveller.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_it_looks_when_poked_and_at_the_end_of_a_release(faulty: Service) -> None:
+    async with running(faulty):
+        faulty.cluster.known = {NODE: node(opted_out=True)}
+        faulty.parts.leveller.poke()
+        await eventually(lambda: held(faulty, EFA).state is State.OPTED_OUT, what="the opt-out")
+        faulty.cluster.known = {NODE: node()}
+        soon = faulty.clock.now + timedelta(seconds=1)
+        await faulty.backend.update(release(held(faulty, EFA), until=soon, by="ann", why="test").record)
+        await eventually(lambda: held(faulty, HBM).state is State.ACTIVE, what="the write's poke")
+        assert held(faulty, EFA).state is State.RELEASED
+        faulty.clock.now = soon
+        await eventually(lambda: held(faulty, EFA).state is State.WITHHELD, what="the end of the release")
+
+
+async def test_a_rule_that_a_hand_has_weakened_waits_for_evidence_unless_it_is_latched(faulty: Service) -> None:
+    for key in (HBM, EFA):
+        record = held(faulty, key)
+        await faulty.backend.update(replace(record, taint=replace(record.taint, effect=Effect.NONE)))
+    await sweep(faulty)
+
+    assert standing(faulty, HBM) == (Effect.NO_EXECUTE, State.ACTIVE)
+    assert standing(faulty, EFA) == (Effect.NONE, State.WITHHELD)
