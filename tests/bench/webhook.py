@@ -12,79 +12,47 @@ import json
 import ssl
 import sys
 import time
-from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import islice
-from typing import TYPE_CHECKING, Any
+from itertools import islice, product, starmap
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 
 from alerts.faults import FAULTS
-from remediator.inventory import Target
-from remediator.records import Key, Record, Taint, episode_of, to_object
+from remediator.records import Key
+from tests.bench.audit_tail import AuditTail
+from tests.bench.faults import DEVICES, RULES, alert, bare, node_names, notification, record
 from tests.bench.measurement import Measurement, percentile
 from tests.stack.http import is_ok
-from tests.stack.pipeline import TOKEN, Service, install
+from tests.stack.kube import Admin
+from tests.stack.pipeline import LIFTED, TOKEN
 from tests.stack.process import Process, free_port, wait_until
+from tests.stack.progress import progress
+from tests.stack.replicas import Replicas
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from tests.stack.controlplane import ControlPlane
-    from tests.stack.kube import Admin
 
-FAULTS_MEASURED = 300
-WARM_UP = 20
-_NODES = 3
-_DEVICES = 16
-_RULES = "/apis/resource.k8s.io/v1/devicetaintrules"
-_TAINT_KEY = "neuron.aws.com/device-unhealthy"
+
+class Size(NamedTuple):
+    """How much."""
+
+    faults: int
+    warm_up: int
+
+
+FULL = Size(faults=300, warm_up=20)
+SMALL = Size(faults=20, warm_up=2)
+
 _GOAL = 1.5
 
 
-def _keys() -> Iterator[Key]:
-    for node in range(_NODES):
-        for device in range(_DEVICES):
-            for fault in FAULTS:
-                yield Key(f"bench-{node}", device, fault)
-
-
-def _record(key: Key, node_uid: str, started: datetime) -> Record:
-    fault = FAULTS[key.fault]
-    return Record(
-        key=key,
-        node_uid=node_uid,
-        target=Target("neuron.aws.com", key.node, f"neuron-device-{key.device}"),
-        taint=Taint(_TAINT_KEY, fault.value, fault.effect),
-        latched=fault.latched,
-        episode=episode_of(started),
-        first_fired=started,
-        last_fired=started,
-        reason=fault.alert,
-    )
-
-
-def _notification(key: Key, started: datetime) -> bytes:
-    labels = {
-        "alertname": FAULTS[key.fault].alert,
-        "node": key.node,
-        "device": str(key.device),
-        "fault": key.fault,
-        "remediation": "taint",
-        "severity": "critical",
-    }
-    alert = {
-        "status": "firing",
-        "labels": labels,
-        "annotations": {"summary": FAULTS[key.fault].summary},
-        "startsAt": started.isoformat(),
-        "endsAt": "0001-01-01T00:00:00Z",
-        "generatorURL": "",
-        "fingerprint": "0" * 16,
-    }
-    return json.dumps({"version": "4", "groupKey": "{}", "truncatedAlerts": 0, "alerts": [alert]}).encode()
+def _keys(faults: int) -> Iterator[Key]:
+    nodes = node_names(-(-faults // (DEVICES * len(FAULTS))))
+    return islice(starmap(Key, product(nodes, range(DEVICES), FAULTS)), faults)
 
 
 async def _timed(request: Callable[[], Awaitable[aiohttp.ClientResponse]], expected: int) -> float:
@@ -115,10 +83,10 @@ class _Clients:
         self._relay = relay
 
     async def create(self, body: dict[str, Any]) -> float:
-        return await _timed(lambda: self._api.post(_RULES, json=body), 201)
+        return await _timed(lambda: self._api.post(RULES, json=body), 201)
 
     async def apply(self, body: dict[str, Any]) -> float:
-        path = f"{_RULES}/{body['metadata']['name']}?fieldManager=bench&force=true"
+        path = f"{RULES}/{body['metadata']['name']}?fieldManager=bench&force=true"
         headers = {"Content-Type": "application/apply-patch+yaml"}
         return await _timed(lambda: self._api.patch(path, data=json.dumps(body), headers=headers), 201)
 
@@ -133,28 +101,20 @@ class _Clients:
         await self._hook.close()
 
 
-def _bare(record: Record, prefix: str) -> dict[str, Any]:
-    """The same object under a name of its own, and without our mark: nobody but the API server looks at it."""
-    body = to_object(replace(record), "resource.k8s.io/v1")
-    body["metadata"]["name"] = f"{prefix}.{body['metadata']['name']}"
-    del body["metadata"]["labels"]["app.kubernetes.io/managed-by"]
-    return body
-
-
-async def _measure(clients: _Clients, uids: dict[str, str]) -> dict[str, list[float]]:
+async def _measure(clients: _Clients, uids: dict[str, str], size: Size) -> dict[str, list[float]]:
     """Seconds of each kind of request, taken in turns."""
     seconds: dict[str, list[float]] = {"create": [], "apply": [], "relay": [], "webhook": []}
     try:
-        for count, key in enumerate(islice(_keys(), WARM_UP + FAULTS_MEASURED)):
+        for count, key in enumerate(_keys(size.warm_up + size.faults)):
             started = datetime.now(UTC)
-            record = _record(key, uids[key.node], started)
+            fault = record(key, uids[key.node], started)
             taken = {
-                "create": await clients.create(_bare(record, "create")),
-                "apply": await clients.apply(_bare(record, "apply")),
-                "relay": await clients.relay(_bare(record, "relay")),
-                "webhook": await clients.notify(_notification(key, started)),
+                "create": await clients.create(bare(fault, "create")),
+                "apply": await clients.apply(bare(fault, "apply")),
+                "relay": await clients.relay(bare(fault, "relay")),
+                "webhook": await clients.notify(notification([alert(key, started)])),
             }
-            for name, value in taken.items() if count >= WARM_UP else ():
+            for name, value in taken.items() if count >= size.warm_up else ():
                 seconds[name].append(value)
     finally:
         await clients.close()
@@ -173,36 +133,27 @@ def _relay(control_plane: ControlPlane, directory: Path) -> tuple[Process, str]:
     return process, f"http://127.0.0.1:{port}/"
 
 
-def run(control_plane: ControlPlane, admin: Admin, directory: Path) -> list[Measurement]:
-    """Measure on a running control plane; leaves nothing behind."""
-    install(control_plane)
-    uids = {name: admin.node(name)["metadata"]["uid"] for name in (f"bench-{number}" for number in range(_NODES))}
-    token_file = directory / "token"
-    token_file.write_text(TOKEN, encoding="utf-8")
-    kubeconfig = control_plane.kubeconfig("neuron-remediator")
-    remediator = Service("remediator", directory, (f"--webhook.token-file={token_file}", f"--kubeconfig={kubeconfig}"))
-    before = len(control_plane.audit(user="neuron-remediator"))
-    with ExitStack() as running:
-        running.callback(admin.clean)
-        running.callback(remediator.process.stop)
-        remediator.start()
-        relay, relay_url = _relay(control_plane, directory)
-        running.callback(relay.stop)
-        relay.start()
+def run(control_plane: ControlPlane, directory: Path, size: Size) -> list[Measurement]:
+    """Measure on a running control plane; rules and nodes are left there."""
+    admin = Admin(control_plane)
+    total = size.warm_up + size.faults
+    uids = {name: admin.node(name)["metadata"]["uid"] for name in dict.fromkeys(key.node for key in _keys(total))}
+    relay, relay_url = _relay(control_plane, directory)
+    tail = AuditTail(control_plane.audit_log)
+    with relay, Replicas(directory, control_plane, count=1, lease_seconds=15, flags=LIFTED) as replicas:
         relay.wait_ready(lambda: is_ok(f"{relay_url}readyz"))
+        replicas.wait_for_leader()
+        webhook = f"{replicas.url(0)}/api/v1/alerts"
 
         async def measure() -> dict[str, list[float]]:
-            return await _measure(_Clients(control_plane, f"{remediator.url}/api/v1/alerts", relay_url), uids)
+            return await _measure(_Clients(control_plane, webhook, relay_url), uids, size)
 
-        seconds = asyncio.run(measure())
-        total = WARM_UP + FAULTS_MEASURED
+        with progress(f"{total} faults, four ways each"):
+            seconds = asyncio.run(measure())
         wait_until(
-            lambda: len(control_plane.audit(user="neuron-remediator")) - before >= total,
-            timeout=10,
-            what="every write in the audit log",
+            lambda: len(tail.writes("devicetaintrules")) >= total, timeout=10, what="every write in the audit log"
         )
-        writes = len(control_plane.audit(user="neuron-remediator")) - before
-    return _report(seconds, writes / total)
+    return _report(seconds, len(tail.writes("devicetaintrules")) / total)
 
 
 def _report(seconds: dict[str, list[float]], writes_a_fault: float) -> list[Measurement]:
@@ -222,6 +173,6 @@ def _report(seconds: dict[str, list[float]], writes_a_fault: float) -> list[Meas
     if writes_a_fault < 1:
         raise RuntimeError(f"counting writes: got {writes_a_fault:g} a fault; expected one for each")
     rows.append(
-        Measurement(name="writes a fault (audit log)", value=writes_a_fault, unit="", samples=samples, target=1.0)
+        Measurement(name="rule writes a fault (audit log)", value=writes_a_fault, unit="", samples=samples, target=1.0)
     )
     return rows

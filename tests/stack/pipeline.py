@@ -41,6 +41,10 @@ def install(control_plane: ControlPlane) -> None:
         admin.apply(manifest)
 
 
+LIFTED = ("--budget.max-unavailable=none", "--budget.max-new=none")
+"""For who breaks more of a small fleet than a budget would let be tainted."""
+
+
 class Service:
     """One of the two services of the product as a process with a fixed address."""
 
@@ -83,6 +87,7 @@ class Pipeline(Startable):
         control_plane: ControlPlane | None = None,
         devices: int = 16,
         heartbeat_timeout: str = "3s",
+        remediator_flags: tuple[str, ...] = (),
         find: Callable[[str], Path] = locate,
     ) -> None:
         self.node = node
@@ -92,7 +97,7 @@ class Pipeline(Startable):
         self._token_file.write_text(f"{TOKEN}\n", encoding="utf-8")
         exporter_flags = (f"--sysfs.root={self.driver.root}", f"--sysfs.heartbeat-timeout={heartbeat_timeout}")
         self.exporter = Service("exporter", directory, exporter_flags)
-        self.remediator = Service("remediator", directory, self._remediator_flags(control_plane))
+        self.remediator = Service("remediator", directory, (*self._remediator_flags(control_plane), *remediator_flags))
         self.webhook_url = f"{self.remediator.url}/api/v1/alerts"
         self.alertmanager = Alertmanager(
             directory,
