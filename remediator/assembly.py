@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from remediator.backends import Backend, OnChange
@@ -10,9 +10,10 @@ from remediator.budget import DEFAULT, Budget, Limits
 from remediator.inventory_metrics import InventoryCollector
 from remediator.leveller import Leveller
 from remediator.metrics import Metrics
+from remediator.records import State
 from remediator.remediate import Remediator
 from remediator.surroundings import Views
-from remediator.traces import REMOVED, Change
+from remediator.traces import REMOVED, UPDATE, Change
 from remediator.writing import Writer
 
 if TYPE_CHECKING:
@@ -90,12 +91,20 @@ def assemble(
     )
 
     def changed(before: Record | None, after: Record | None, ours: bool) -> None:  # noqa: FBT001 - `OnChange`
+        if before is not None and after is not None and replace(before, stored=after.stored) == after:
+            # Another has written what is no part of a record: the eviction controller does, to each new rule.
+            return
         budget.changed(before, after)
         if before is not None:
             # A new one is level, as whoever made it has just decided.
             leveller.poke()
-        if before is not None and after is None and not ours and leadership.not_leading() is None:
+        if before is None or leadership.not_leading() is not None:
+            return
+        if after is None and not ours:
             told.changed(Change(REMOVED, before, None))
+        elif after is not None and _released(before, after):
+            # An operator's command has written it, which leaves no trace but on the record.
+            told.changed(Change(UPDATE, before, after))
 
     backend.on_change = changed
     remediator = Remediator(
@@ -109,3 +118,9 @@ def assemble(
         elapsed=elapsed,
     )
     return Parts(remediator=remediator, leveller=leveller, metrics=metrics, budget=budget)
+
+
+def _released(before: Record, after: Record) -> bool:
+    """Whether an operator's word has come, or has changed: nobody else makes a record released."""
+    word = (after.state, after.released_until, after.released_by)
+    return after.state is State.RELEASED and word != (before.state, before.released_until, before.released_by)

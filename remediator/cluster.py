@@ -199,12 +199,14 @@ async def connect(kubeconfig: Path | None) -> AsyncIterator[Api]:
             config.load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
         else:
             await config.load_kube_config(str(kubeconfig), client_configuration=configuration)
+        configuration.proxy = configuration.proxy or _proxy_of_environment(str(configuration.host))
+        # Sets TLS up, from files and text that may be anything.
+        api_client = client.ApiClient(configuration)
     except Exception as error:
         raise UnavailableError(Refusal.UNAUTHORIZED, _no_credentials(kubeconfig, error)) from error
-    configuration.proxy = configuration.proxy or _proxy_of_environment(str(configuration.host))
     # The client's own requests copy each body and ask a thread for proxies and netrc, twice: half as long again as the
     # API server takes for a create. Its credentials and its connector, with TLS set up, are what is used of it.
-    async with client.ApiClient(configuration) as api_client:
+    async with api_client:
         connector = api_client.rest_client.pool_manager.connector
         async with aiohttp.ClientSession(
             connector=connector, connector_owner=False, read_bufsize=_LINE_LIMIT
@@ -217,6 +219,10 @@ def _no_credentials(kubeconfig: Path | None, error: Exception) -> str:
         return "reading the cluster's credentials: this is no Pod with a service account; expected --kubeconfig=FILE"
     if isinstance(error, config.ConfigException):
         reason = str(error) if kubeconfig.exists() else "there is no such file"
+    elif isinstance(error, OSError):
+        # A login command that is not installed, a file it names that is not there, a certificate that is none.
+        named = f" '{error.filename}'" if isinstance(error.filename, str) else ""
+        reason = f"it needs{named} what cannot be used: {error.strerror or type(error).__name__}"
     else:
         # The loader lets pass whatever a file that is no kubeconfig makes its parser and its dicts raise.
         reason = "it is no kubeconfig"

@@ -14,6 +14,7 @@ from alerts.faults import Effect
 from remediator.budget import Limits
 from remediator.decide import release
 from remediator.records import Key, State
+from remediator.traces import UPDATE
 from tests.remediator.fakes import conflict, eventually, unavailable
 from tests.remediator.samples import NODE, NOW, STARTED, alert_json, node
 
@@ -71,7 +72,10 @@ async def test_an_opt_out_lifts_at_once_and_its_end_raises_what_is_latched_alone
 
 async def test_a_release_stands_above_firings_and_ends_as_withheld(faulty: Service) -> None:
     until = NOW + timedelta(hours=1)
+    before = len(faulty.heard.changes)
     await faulty.backend.update(release(held(faulty, HBM), until=until, by="ann", why="new board").record)
+    (told,) = faulty.heard.changes[before:]
+    assert (told.action, told.record.released_by) == (UPDATE, "ann"), "it was written by nobody here"
     assert await faulty.post(alert_json(started=STARTED + timedelta(seconds=1))) == 200
     assert (standing(faulty, HBM), held(faulty, HBM).latched) == ((Effect.NONE, State.RELEASED), False)
     faulty.clock.now = until - timedelta(microseconds=1)

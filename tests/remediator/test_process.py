@@ -123,7 +123,28 @@ def test_a_missing_token_file_is_said_in_one_sentence(start: Callable[..., Proce
     assert one_sentence(said).startswith("reading the webhook token from '")
 
 
-@pytest.mark.parametrize("content", [None, "", "a: [b\n", "hello", "{}\n", "clusters: 3\n", "\0"])
+def _config(*, cluster: str = "server: 'http://127.0.0.1:1'", user: str = "token: x") -> str:
+    return (
+        "current-context: x\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n"
+        f"clusters: [{{name: x, cluster: {{{cluster}}}}}]\nusers: [{{name: x, user: {{{user}}}}}]\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "a: [b\n",
+        "hello",
+        "{}\n",
+        "clusters: 3\n",
+        "\0",
+        _config(cluster="server: 'https://127.0.0.1:1', certificate-authority-data: bm9uZQ=="),
+        _config(user="exec: {apiVersion: client.authentication.k8s.io/v1, command: no-such-login, args: []}"),
+        _config(user="client-certificate: /no/such/file, client-key: /no/such/file"),
+    ],
+)
 def test_credentials_that_are_none_are_said_in_one_sentence(
     start: Callable[..., Process], tmp_path: Path, content: str | None
 ) -> None:
@@ -142,12 +163,7 @@ def test_credentials_that_are_none_are_said_in_one_sentence(
 def test_an_api_server_that_is_not_there_is_waited_for(start: Callable[..., Process], tmp_path: Path) -> None:
     """It serves at once and says 503 and why; ending instead would leave the restart to the kubelet's backoff."""
     kubeconfig = tmp_path / "kubeconfig"
-    kubeconfig.write_text(
-        "current-context: x\n"
-        "contexts: [{name: x, context: {cluster: x, user: x}}]\n"
-        "clusters: [{name: x, cluster: {server: 'http://127.0.0.1:1'}}]\n"
-        "users: [{name: x, user: {token: s3cret-token}}]\n"
-    )
+    kubeconfig.write_text(_config(user="token: s3cret-token"))
     process = start("--web.listen-address=127.0.0.1:0", "--webhook.allow-anonymous", f"--kubeconfig={kubeconfig}")
     url = listening(process)
     wait_until(lambda: "will retry" in log_of(process), timeout=SECONDS, what="a first attempt")

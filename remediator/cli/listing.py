@@ -1,0 +1,210 @@
+"""What is tainted, as rows: our records, the driver's own taints, other people's rules. Pure.
+
+The JSON document is public: a list of objects that all have the same fields, null where a field means nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from remediator.cli.words import age, plain, rfc3339, utc
+from remediator.records import NEVER, State, object_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from datetime import datetime
+
+    from alerts.faults import Effect
+    from remediator.cli.address import Address
+    from remediator.cli.picture import Rules
+    from remediator.inventory import Inventory
+    from remediator.records import Record
+    from remediator.rules import Rule
+
+RECORD, DRIVER, RULE = "record", "driver", "rule"
+"""Where a taint comes from: a record of ours, the driver's own slice, a rule that is no record."""
+
+_ANY = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One taint. `device` is the index; None for a whole node or where nobody says it. `fault` is for records only."""
+
+    source: str
+    node: str
+    device: int | None
+    key: str
+    value: str
+    effect: str
+    since: datetime
+    target: tuple[str, str, str]
+    rule: str | None = None
+    record: Record | None = None
+
+    @property
+    def place(self) -> tuple[str, int, str]:
+        """Where it stands in a list."""
+        return self.node, -1 if self.device is None else self.device, self.target[2]
+
+    @property
+    def device_name(self) -> str:
+        """How the device is called: its index, or the target's name."""
+        return plain(self.target[2]) if self.device is None else str(self.device)
+
+
+def entries(
+    rules: Rules, inventory: Inventory | None, *, driver: str, about: Address | None, states: Collection[State]
+) -> list[Entry]:
+    """What there is to be listed, sorted. Without an inventory, our records alone."""
+    found = [_of_record(record) for record in rules.records]
+    if inventory is not None:
+        found += _of_driver(inventory, driver)
+        found += [_of_rule(rule) for rule in rules.others if rule.spec.device_selector.driver in ("", driver)]
+    chosen = (entry for entry in found if _is_about(entry, about) and _in_state(entry, states))
+    return sorted(chosen, key=lambda entry: (*entry.place, str(entry.record.key) if entry.record else "", entry.source))
+
+
+def _is_about(entry: Entry, about: Address | None) -> bool:
+    if about is None:
+        return True
+    if entry.record is not None:
+        return about.names(entry.record.key)
+    return entry.node in (about.node, _ANY) and about.fault is None and about.device in (None, entry.device)
+
+
+def _in_state(entry: Entry, states: Collection[State]) -> bool:
+    return not states or (entry.record is not None and entry.record.state in states)
+
+
+def _of_record(record: Record) -> Entry:
+    target = record.target
+    return Entry(
+        source=RECORD,
+        node=record.key.node,
+        device=record.key.device,
+        key=record.taint.key,
+        value=record.taint.value,
+        effect=record.taint.effect,
+        since=record.tainted_since,
+        target=(target.driver, target.pool, target.device),
+        rule=record.stored.name if record.stored else object_name(record.key),
+        record=record,
+    )
+
+
+def _of_driver(inventory: Inventory, driver: str) -> Iterable[Entry]:
+    for place, taints in inventory.taints().items():
+        node, label = inventory.index_of(place) or (place.pool, place.device)
+        for taint in taints:
+            yield Entry(
+                source=DRIVER,
+                node=node,
+                device=int(label) if label.isdecimal() else None,
+                key=taint.key,
+                value=taint.value,
+                effect=taint.effect,
+                since=taint.time_added or NEVER,
+                target=(driver, place.pool, place.device),
+            )
+
+
+def _of_rule(rule: Rule) -> Entry:
+    selector, taint = rule.spec.device_selector, rule.spec.taint
+    return Entry(
+        source=RULE,
+        node=selector.pool or _ANY,
+        device=None,
+        key=taint.key,
+        value=taint.value,
+        effect=taint.effect,
+        since=NEVER,
+        target=(selector.driver or _ANY, selector.pool or _ANY, selector.device or _ANY),
+        rule=rule.metadata.name,
+    )
+
+
+def document(entry: Entry) -> dict[str, Any]:
+    """One entry for programs."""
+    record = entry.record
+    driver, pool, device = entry.target
+    return {
+        "source": entry.source,
+        "node": entry.node,
+        "device": entry.device,
+        "fault": record.key.fault if record else None,
+        "key": entry.key,
+        "value": entry.value,
+        "effect": str(entry.effect),
+        "state": str(record.state) if record else None,
+        "latched": record.latched if record else None,
+        "tainted_since": rfc3339(entry.since),
+        "first_fired": rfc3339(record.first_fired if record else None),
+        "last_fired": rfc3339(record.last_fired if record else None),
+        "episode": record.episode if record else None,
+        "reason": record.reason if record else None,
+        "released_until": rfc3339(record.released_until if record else None),
+        "released_by": (record.released_by or None) if record else None,
+        "target": {
+            "driver": driver,
+            "pool": pool,
+            "device": device,
+            "placed": record.target.placed if record else None,
+        },
+        "node_uid": record.node_uid if record else None,
+        "rule": entry.rule,
+    }
+
+
+class Table(NamedTuple):
+    """Headings and rows; all rows of one node stand together. The first column is the node."""
+
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def table(listed: Iterable[Entry], *, now: datetime, wide: bool, sources: bool) -> Table:
+    """The entries for people; `sources` says where each comes from."""
+    headings: tuple[str, ...] = ("NODE", "DEVICE", "FAULT", "EFFECT", "STATE", "LATCHED", "AGE")
+    headings += ("SOURCE",) if sources else ()
+    headings += ("SINCE", "TARGET", "UNTIL", "BY", "REASON") if wide else ()
+    return Table(headings, tuple(_row(entry, now, wide=wide, sources=sources) for entry in listed))
+
+
+def _row(entry: Entry, now: datetime, *, wide: bool, sources: bool) -> tuple[str, ...]:
+    record = entry.record
+    row: tuple[str, ...] = (
+        plain(entry.node),
+        entry.device_name,
+        record.key.fault if record else plain(entry.value),
+        _effect(entry.effect),
+        str(record.state) if record else "-",
+        ("yes" if record.latched else "no") if record else "-",
+        age(entry.since, now),
+    )
+    row += (entry.source,) if sources else ()
+    if wide:
+        released = record is not None and record.released_until != NEVER
+        row += (
+            utc(entry.since),
+            plain(f"{entry.target[1]}/{entry.target[2]}"),
+            utc(record.released_until) if record and released else "-",
+            plain(record.released_by) if record and record.released_by else "-",
+            plain(record.reason) if record and record.reason else plain(f"{entry.key}={entry.value}"),
+        )
+    return row
+
+
+def _effect(effect: Effect | str) -> str:
+    return plain(str(effect))
+
+
+def nothing(about: Address | None, states: Collection[State], *, everything: bool) -> str:
+    """What to say when there is nothing to list."""
+    there = f" on {about}" if about else " in the cluster"
+    if states:
+        return f"Nothing{there} is in state {' or '.join(states)}."
+    if everything:
+        return f"Nothing is tainted{there}: no record, no taint of the driver itself, no other rule."
+    return f"Nothing is held{there}: there is no record. (--all shows the driver's own taints and other rules too.)"

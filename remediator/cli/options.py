@@ -1,0 +1,92 @@
+"""Arguments and options that commands share, read and checked: what is wrong with one is wrong usage."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from exporter.service.parsers import positive_duration
+from remediator.cli.address import Address, parse_address, shortened
+from remediator.names import is_subdomain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LONGEST_RELEASE = timedelta(days=7)
+"""Who wants more wants the fault to be looked at again in between."""
+
+_SHORTEST_RELEASE = timedelta(seconds=1)
+_TEXT_LIMIT = 200
+_DRIVER_LIMIT = 63
+
+
+class _Parsed(click.ParamType[Any]):
+    """A parameter that a function reads; its ValueError is the user's."""
+
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def _words(text: str) -> str:
+    stripped = text.strip()
+    if not stripped or len(stripped) > _TEXT_LIMIT or not stripped.isprintable():
+        raise ValueError(f"expected 1 to {_TEXT_LIMIT} printable characters, got {shortened(text)}")
+    return stripped
+
+
+def _release_time(text: str) -> timedelta:
+    try:
+        length = timedelta(seconds=positive_duration(text))
+    except (ValueError, OverflowError):
+        length = timedelta(0)
+    if not _SHORTEST_RELEASE <= length <= LONGEST_RELEASE:
+        raise ValueError(f"expected a duration such as '30m', '4h' or '2d', at most '7d', got {shortened(text)}")
+    return length
+
+
+def _driver(text: str) -> str:
+    if not is_subdomain(text, limit=_DRIVER_LIMIT):
+        raise ValueError(f"expected a driver name such as 'neuron.aws.com', got {shortened(text)}")
+    return text
+
+
+def _file(text: str) -> Path:
+    if not text or not text.isprintable():
+        raise ValueError(f"expected a path, got {shortened(text)}")
+    return Path(text)
+
+
+ADDRESS: click.ParamType[Address] = _Parsed("address", parse_address)
+WORDS: click.ParamType[str] = _Parsed("text", _words)
+RELEASE_TIME: click.ParamType[timedelta] = _Parsed("duration", _release_time)
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --kubeconfig and --driver."""
+    command = click.option(
+        "--driver",
+        type=_Parsed("name", _driver),
+        default="neuron.aws.com",
+        show_default=True,
+        metavar="NAME",
+        help="DRA driver whose devices are meant.",
+    )(command)
+    return click.option(
+        "--kubeconfig",
+        type=_Parsed("file", _file),
+        default=None,
+        metavar="FILE",
+        help="Credentials of the cluster. By default as kubectl: $KUBECONFIG, ~/.kube/config, else the Pod's own.",
+    )(command)

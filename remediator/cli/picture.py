@@ -1,0 +1,66 @@
+"""What was read of the cluster, in the form in which the commands look at it. Pure data.
+
+A part that could not be read is None, and why is said in `unread`: at night half an answer is better than none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from remediator.records import Record, from_object
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from remediator.claims import Claims
+    from remediator.inventory import Inventory, Node, Target
+    from remediator.rules import Rule
+
+
+class Rules(NamedTuple):
+    """All rules: those that are records of ours, and all the others."""
+
+    records: tuple[Record, ...]
+    others: tuple[Rule, ...]
+
+
+def sorted_out(rules: Iterable[Rule]) -> Rules:
+    """Read the records out of the rules."""
+    records: list[Record] = []
+    others: list[Rule] = []
+    for rule in rules:
+        record = from_object(rule)
+        if record is None:
+            others.append(rule)
+        else:
+            records.append(record)
+    return Rules(tuple(sorted(records, key=lambda record: record.key)), tuple(others))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """One look at the cluster. `node_read` says that None for the node is the API server's word."""
+
+    driver: str
+    now: datetime
+    rules: Rules
+    node: Node | None = None
+    node_read: bool = False
+    inventory: Inventory | None = None
+    claims: Claims | None = None
+    unread: tuple[str, ...] = ()
+
+    def void(self, record: Record) -> bool:
+        """Whether a record is known to belong to a machine that is not there any more."""
+        return self.node_read and (self.node is None or self.node.metadata.uid != record.node_uid)
+
+    def others_on(self, target: Target, *, but: Iterable[Record] = ()) -> list[Record]:
+        """Records that keep the target tainted, without those."""
+        left_out = {record.key for record in but}
+        return [
+            record
+            for record in self.rules.records
+            if record.disrupts and record.target == target and record.key not in left_out
+        ]

@@ -1,0 +1,91 @@
+"""What a release will do to each record, and what it will not do. Pure: deciding itself is `remediator.decide`'s."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from remediator.cli.words import joined, plain, until
+from remediator.decide import release
+from remediator.records import Record, State
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from remediator.cli.picture import Picture
+    from remediator.decide import Update
+    from remediator.inventory import Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intent:
+    """An operator's word. `until` is None to end releases; `why` may then be empty: what was said before stays."""
+
+    now: datetime
+    until: datetime | None
+    by: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """What becomes of one record: an update, or (with None) why nothing.
+
+    `needless` says that nothing is done because the record is as the operator wants it already.
+    """
+
+    record: Record
+    update: Update | None
+    says: str
+    needless: bool = False
+
+    @property
+    def refused(self) -> bool:
+        """Whether nothing is done."""
+        return self.update is None
+
+
+def step(record: Record, intent: Intent, node: Node | None) -> Step:
+    """Decide on one record; `node` is the Node of its name as the API server has it now."""
+    if node is None or node.metadata.uid != record.node_uid:
+        return Step(
+            record=record,
+            update=None,
+            says="is void: its machine is gone; the garbage collector removes it, and it says nothing of a new machine",
+        )
+    running = record.state is State.RELEASED and intent.now < record.released_until
+    if intent.until is None:
+        if not running:
+            says = f"is not released (it is {record.state}): nothing to end"
+            return Step(record=record, update=None, says=says, needless=True)
+        return Step(
+            record=record,
+            update=release(record, until=intent.now, by=intent.by, why=intent.why or record.reason),
+            says=f"the release by {_whose(record, intent)} ends now; the fault taints again with its next firing",
+        )
+    latch = ", latched" if record.latched else ""
+    before = f"is {record.state} with effect {record.taint.effect}{latch}"
+    if running:
+        before = f"is released by {_whose(record, intent)} already, which this replaces"
+    return Step(
+        record=record,
+        update=release(record, until=intent.until, by=intent.by, why=intent.why),
+        says=f"{before}; will have no effect and no latch",
+    )
+
+
+def _whose(record: Record, intent: Intent) -> str:
+    return f"{plain(record.released_by) or 'somebody'} until {until(record.released_until, intent.now)}"
+
+
+def remarks(steps: list[Step], picture: Picture) -> list[str]:
+    """What an operator may not expect: targets that stay tainted all the same."""
+    said: list[str] = []
+    released = [one.record for one in steps if not one.refused]
+    for target in {record.target: None for record in released}:
+        if others := picture.others_on(target, but=released):
+            said.append(f"{plain(target.device)} stays tainted by {joined(other.key for other in others)}")
+        taints = picture.inventory.taints().get(target.place, ()) if picture.inventory else ()
+        if any(taint.disrupts for taint in taints):
+            said.append(f"{plain(target.device)} stays tainted by the driver itself, which no release lifts")
+    return said

@@ -1,0 +1,177 @@
+"""Reads the cluster for the commands, each collection once, with the credentials that kubectl would take.
+
+It neither judges nor writes. Each request has a time limit of its own (`remediator.cluster.REQUEST_TIMEOUT`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime
+from getpass import getuser
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+
+import msgspec
+
+from remediator.backends.device_taint_rule import collection
+from remediator.caches import SLICES
+from remediator.claims import ClaimObject, ClaimReader, Claims
+from remediator.cli.picture import Rules, sorted_out
+from remediator.cluster import RESOURCE_API, Api, connect, object_path, rule_version
+from remediator.errors import ExpiredError, Refusal, UnavailableError
+from remediator.inventory import Inventory, Node
+from remediator.node_cache import NODES
+from remediator.rules import Rule
+from remediator.slices import Compactor, SliceObject
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+T = TypeVar("T")
+
+LOGIN_SECONDS = 120.0
+"""How long a kubeconfig's login command may take: it may have to ask a person."""
+
+_PAGE = "500"
+_CLAIMS = f"{RESOURCE_API}/v1/resourceclaims"
+_REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_DEFAULT_FILE = Path("~/.kube/config")
+
+
+class _ListMetadata(msgspec.Struct, frozen=True):
+    continue_: str = msgspec.field(name="continue", default="")
+
+
+class _Page(msgspec.Struct, Generic[T], frozen=True):
+    items: list[T]
+    metadata: _ListMetadata = _ListMetadata()
+
+
+class _UserInfo(msgspec.Struct, frozen=True):
+    username: str = ""
+
+
+class _ReviewStatus(msgspec.Struct, frozen=True, rename="camel"):
+    user_info: _UserInfo = _UserInfo()
+
+
+class _ReviewMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    creation_timestamp: datetime | None = None
+
+
+class _Review(msgspec.Struct, frozen=True):
+    status: _ReviewStatus = _ReviewStatus()
+    metadata: _ReviewMetadata = _ReviewMetadata()
+
+
+class Caller(NamedTuple):
+    """Who is asking, and what time it is: both as the API server sees it, where it says so."""
+
+    name: str
+    now: datetime
+
+
+class Cluster:
+    """One-shot reads. Raises `UnavailableError`, or `ExpiredError` where a list changed too fast to be read."""
+
+    def __init__(self, api: Api, driver: str, version: str) -> None:
+        self.api = api
+        self.driver = driver
+        self.version = version
+
+    async def rules(self) -> Rules:
+        """Every DeviceTaintRule: a mark that a hand has removed is no reason not to show what taints."""
+        return sorted_out(await self._list(collection(self.version), Rule))
+
+    async def node(self, name: str) -> Node | None:
+        """The Node; None when the API server says that it is not there."""
+        return await self.api.get(object_path(NODES, name), Node)
+
+    async def inventory(self, node: str | None = None) -> Inventory:
+        """The driver's devices, of one node or of all."""
+        chosen = {"spec.driver": self.driver} | ({"spec.nodeName": node} if node else {})
+        selector = ",".join(f"{field}={value}" for field, value in chosen.items())
+        inventory, compact = Inventory(self.driver), Compactor()
+        for wide in await self._list(SLICES, SliceObject, fieldSelector=selector):
+            inventory.put(compact(wide))
+        return inventory
+
+    async def claims(self) -> Claims:
+        """Who uses what: the ResourceClaims of every namespace."""
+        claims, compact = Claims(), ClaimReader(self.driver)
+        claims.replace([compact(wide) for wide in await self._list(_CLAIMS, ClaimObject)], "")
+        return claims
+
+    async def caller(self) -> Caller:
+        """Who the credentials belong to. An API server that does not tell leaves it to this machine's login."""
+        body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+        try:
+            review = await self.api.create(_REVIEWS, body, _Review)
+        except UnavailableError as error:
+            if error.refusal not in (Refusal.FORBIDDEN, Refusal.NOT_SERVED):
+                raise
+            review = _Review()
+        name = review.status.user_info.username or await asyncio.to_thread(_login)
+        return Caller(name, review.metadata.creation_timestamp or datetime.now(UTC))
+
+    async def _list(self, path: str, kind: type[T], **query: str) -> list[T]:
+        try:
+            return await self._pages(path, kind, query | {"limit": _PAGE})
+        except ExpiredError:
+            # It took longer to turn the pages than the API server remembers: all in one then.
+            return await self._pages(path, kind, query)
+
+    async def _pages(self, path: str, kind: type[T], query: dict[str, str]) -> list[T]:
+        items: list[T] = []
+        following = ""
+        while True:
+            more: dict[str, str] = {"continue": following} if following else {}
+            page: _Page[T] | None = await self.api.get(path, _Page[kind], **query, **more)  # type: ignore[valid-type]
+            if page is None:
+                raise UnavailableError(Refusal.NOT_SERVED, f"reading {path}: the API server does not serve it")
+            items += page.items
+            following = page.metadata.continue_
+            if not following:
+                return items
+
+
+@asynccontextmanager
+async def cluster(kubeconfig: Path | None, driver: str) -> AsyncIterator[Cluster]:
+    """Connect, and find out how rules are served."""
+    async with AsyncExitStack() as stack:
+        api = await _login_to(kubeconfig or _usual_file(), stack)
+        yield Cluster(api, driver, await rule_version(api))
+
+
+async def _login_to(kubeconfig: Path | None, stack: AsyncExitStack) -> Api:
+    doing = f"logging in with {str(kubeconfig)!r}" if kubeconfig else "logging in as this Pod"
+    try:
+        async with asyncio.timeout(LOGIN_SECONDS):
+            return await stack.enter_async_context(connect(kubeconfig))
+    except UnavailableError:
+        raise
+    except TimeoutError as error:
+        raise UnavailableError(Refusal.UNAUTHORIZED, f"{doing}: it took longer than {LOGIN_SECONDS:g} s") from error
+    except Exception as error:
+        # Files that are named in it and are not there, certificates that are none, addresses that are none.
+        raise UnavailableError(Refusal.UNAUTHORIZED, f"{doing}: {type(error).__name__}: {error}") from error
+
+
+def _usual_file() -> Path | None:
+    """Where kubectl looks: $KUBECONFIG (which may be a list), then the home folder; None: only in a Pod."""
+    if named := os.environ.get("KUBECONFIG", ""):
+        return Path(named)
+    try:
+        file = _DEFAULT_FILE.expanduser()
+    except RuntimeError:  # no home folder
+        return None
+    return file if file.exists() else None
+
+
+def _login() -> str:
+    try:
+        return getuser()
+    except (OSError, KeyError):  # a UID without a name
+        return f"uid {os.getuid()}"

@@ -1,0 +1,103 @@
+"""Why one record is as it is, and what ends it, in sentences. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from alerts.faults import CLEARED, FAULTS, Effect
+from remediator.budget import WINDOW, Limit
+from remediator.cli.words import MEANS, joined, plain, since, span, until, where
+from remediator.level import NO_EVIDENCE, NO_ROOM
+from remediator.records import Record, State
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from remediator.cli.picture import Picture
+
+_LIMITS = {
+    Limit.UNAVAILABLE: "as many targets are out of use already as the remediator's --budget.max-unavailable allows",
+    Limit.NEW: f"as many targets were newly disrupted in the last {span(WINDOW)} as its --budget.max-new allows",
+}
+
+
+def finding(record: Record) -> str:
+    """What is wrong with the device."""
+    fault = FAULTS.get(record.key.fault)
+    return f"the device {fault.finding}" if fault else "a fault that this version does not know"
+
+
+def done(record: Record, picture: Picture) -> str:
+    """What automation has done."""
+    effect, target = record.taint.effect, where(record.target)
+    if not record.disrupts:
+        return f"no effect on {target}: {MEANS[effect]}"
+    others = picture.others_on(record.target, but=[record])
+    also = f"; also held there by {joined(other.key for other in others)}" if others else ""
+    return f"tainted {effect} since {since(record.tainted_since, picture.now)} on {target}: {MEANS[effect]}{also}"
+
+
+def why(record: Record, picture: Picture) -> str:
+    """Why it is in its state."""
+    if picture.void(record):
+        now_there = "is not there any more" if picture.node is None else "is another machine by now"
+        return f"void: it belongs to a machine that is gone, the Node of its name {now_there}"
+    if record.state is State.RELEASED:
+        return f"released: {_release(record, picture.now)}"
+    return f"{record.state}: {_WHY[record.state](record)}"
+
+
+def _active(record: Record) -> str:
+    fault = FAULTS.get(record.key.fault)
+    alert = plain(record.reason) or "its alert"
+    if fault is None or record.taint.effect is fault.effect:
+        return f"this is what {alert} leads to"
+    return f"{alert} leads to {fault.effect}, and the remediator's --max-effect allows {record.taint.effect} at most"
+
+
+def _withheld(record: Record) -> str:
+    weaker = f"; it keeps the weaker effect {record.taint.effect} meanwhile" if record.disrupts else ""
+    if record.reason.startswith(NO_ROOM):
+        limit = record.reason.removeprefix(NO_ROOM)
+        said = _LIMITS[Limit(limit)] if limit in list(Limit) else f"the limit {plain(limit)!r} of its budget is reached"
+        return f"it would be stronger, but {said}{weaker}; with room, the next firing raises it"
+    if record.reason == NO_EVIDENCE:
+        return f"it would be stronger, but the fault has not fired since{weaker}; the next firing raises it"
+    return f"its rule was changed by hand or is being deleted; the next firing writes it anew{weaker}"
+
+
+def _covered(_record: Record) -> str:
+    return "the driver's own taint on this target is at least as strong, so ours has no effect"
+
+
+def _opted_out(record: Record) -> str:
+    return f"Node {record.key.node} carries the label neuron-remediator/opt-out=true"
+
+
+_WHY = {
+    State.ACTIVE: _active,
+    State.WITHHELD: _withheld,
+    State.COVERED: _covered,
+    State.OPTED_OUT: _opted_out,
+}
+
+
+def _release(record: Record, now: datetime) -> str:
+    by = plain(record.released_by) or "somebody"
+    over = "" if now < record.released_until else ", which the remediator has yet to notice"
+    return f"by {by} until {until(record.released_until, now)}{over}; the reason given: {plain(record.reason)!r}"
+
+
+def ends(record: Record, picture: Picture) -> str:
+    """What will end it."""
+    if picture.void(record):
+        return "the garbage collector removes it"
+    clean = f"when the device has read clean for the hold time ({CLEARED}, episode {plain(record.episode)})"
+    if record.state is State.RELEASED:
+        again = FAULTS[record.key.fault].effect if record.key.fault in FAULTS else Effect.NONE
+        return f"{clean}; if it still stands when the release ends, the next firing raises it to {again} again"
+    if record.latched:
+        fault = FAULTS.get(record.key.fault)
+        whose = "this fault never does" if fault and fault.latched else "the source said that this one does not"
+        return f"when the Node is replaced, or by an operator's release: it does not end with a clean reading ({whose})"
+    return clean

@@ -1,0 +1,93 @@
+"""Times, texts and effects as people read them. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from alerts.faults import Effect
+from remediator.inventory import NEURON_NODE
+from remediator.records import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from remediator.inventory import Target
+
+_UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_COARSE = 2
+_ROOM = 10  # of the larger unit: from there on the smaller one says nothing
+
+MEANS = {
+    Effect.NONE: "nothing is kept off it and nothing is evicted",
+    Effect.NO_SCHEDULE: "no new work is placed on it, and what runs there stays",
+    Effect.NO_EXECUTE: "no new work is placed on it, and pods that use it are evicted unless they tolerate the taint",
+}
+"""What an effect does to the device it is on."""
+
+
+def plain(text: str) -> str:
+    """A text that others have written, on one line and without anything that could drive a terminal."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape", "replace").decode() for one in text)
+
+
+def utc(moment: datetime) -> str:
+    """A time to the second, or "unknown"."""
+    if moment == NEVER:
+        return "unknown"
+    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(sep=" ", timespec="seconds") + "Z"
+
+
+def rfc3339(moment: datetime | None) -> str | None:
+    """A time for programs; None where there is none."""
+    if moment is None or moment == NEVER:
+        return None
+    return moment.astimezone(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def span(length: timedelta) -> str:
+    """How long: in its largest unit, and in the next one where that still matters. Nothing is shorter than 0 s."""
+    left = max(0, int(length.total_seconds()))
+    said: list[str] = []
+    for seconds, unit in _UNITS:
+        count, left = divmod(left, seconds)
+        if count or said or unit == "s":
+            said.append(f"{count}{unit}" if count or not said else "")
+            if len(said) == _COARSE or count >= _ROOM:
+                break
+    return "".join(said)
+
+
+def age(since: datetime, now: datetime) -> str:
+    """How long ago, or "unknown"."""
+    return "unknown" if since == NEVER else span(now - since)
+
+
+def since(moment: datetime, now: datetime) -> str:
+    """A time with its distance, for a sentence."""
+    return "unknown when" if moment == NEVER else f"{utc(moment)} ({span(now - moment)} ago)"
+
+
+def until(moment: datetime, now: datetime) -> str:
+    """A time to come with its distance, for a sentence."""
+    if moment == NEVER:
+        return "an unknown time"
+    return f"{utc(moment)} ({f'in {span(moment - now)}' if moment > now else 'over'})"
+
+
+def where(target: Target) -> str:
+    """What a taint lands on, in words."""
+    if target.device == NEURON_NODE:
+        return f"{NEURON_NODE} of pool {plain(target.pool)} (the whole node: on an UltraServer it is one device)"
+    unplaced = "" if target.placed else " (the name it would have: no slice lists the device)"
+    return f"{plain(target.device)} of pool {plain(target.pool)}{unplaced}"
+
+
+def joined(parts: Iterable[object]) -> str:
+    """Several things in a sentence."""
+    return ", ".join(str(part) for part in parts)
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,324 @@
+"""What is said about a look at the cluster: explanations, lists, plans of releases."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from datetime import timedelta
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from alerts.faults import FAULTS, Effect
+from remediator.claims import Claim, Claims, Holding
+from remediator.cli.address import Address
+from remediator.cli.explanation import Explanation, explain
+from remediator.cli.listing import document, entries, table
+from remediator.cli.picture import Rules
+from remediator.cli.plan import Intent, remarks, step
+from remediator.cli.rendering import show_explanation, show_table
+from remediator.cli.words import plain, span
+from remediator.inventory import NEURON_NODE, DeviceTaint, Node, NodeLabels, NodeMetadata
+from remediator.level import NO_EVIDENCE, NO_ROOM
+from remediator.records import Key, State
+from tests.remediator.cli.pictures import SINCE, UNTIL, held, inventory, picture, released
+from tests.remediator.samples import DRIVER, LONG_AGO, NODE, NOW, TAINT_KEY, device, node
+
+if TYPE_CHECKING:
+    from remediator.cli.picture import Picture
+    from remediator.records import Record
+
+HERE = Address(NODE, 3)
+
+
+def text_of(document: Explanation) -> dict[str, str]:
+    """The statements of a document by their words."""
+    return {line.word: line.text for section in document.sections for line in section.lines}
+
+
+def commands_of(document: Explanation) -> list[str]:
+    return [command.command for section in document.sections for command in section.commands]
+
+
+@pytest.mark.parametrize(
+    ("record", "why", "ends"),
+    [
+        (held(), "active: this is what NeuronDeviceHBMUncorrectableError leads to", "when the Node is replaced, or by"),
+        (held("link_efa"), "active: this is what NeuronDeviceEFALinkError", "when the device has read clean for the"),
+        (
+            held(taint=replace(held().taint, effect=Effect.NO_SCHEDULE)),
+            "leads to NoExecute, and the remediator's --max-effect allows NoSchedule at most",
+            "when the Node is replaced",
+        ),
+        (held("link_efa", latched=True), "active", "(the source said that this one does not)"),
+        (
+            held("link_efa", State.WITHHELD, reason=f"{NO_ROOM}unavailable"),
+            "as the remediator's --budget.max-unavailable allows; with room, the next firing raises it",
+            "read clean",
+        ),
+        (held("link_efa", State.WITHHELD, reason=f"{NO_ROOM}new"), "last 10m as its --budget.max-new", "read clean"),
+        (held("link_efa", State.WITHHELD, reason=f"{NO_ROOM}cosmic"), "the limit 'cosmic' of its budget", "read clean"),
+        (held("link_efa", State.WITHHELD, reason=NO_EVIDENCE), "the fault has not fired since;", "read clean"),
+        (held("link_efa", State.WITHHELD, reason="?"), "changed by hand or is being deleted", "read clean"),
+        (
+            held(state=State.WITHHELD, reason=f"{NO_ROOM}new", taint=replace(held().taint, effect=Effect.NO_SCHEDULE)),
+            "it keeps the weaker effect NoSchedule meanwhile",
+            "when the Node is replaced",
+        ),
+        (held(state=State.COVERED), "covered: the driver's own taint on this target is at least", "Node is replaced"),
+        (held(state=State.OPTED_OUT), "carries the label neuron-remediator/opt-out=true", "Node is replaced"),
+        (
+            released(),
+            "released: by alice until 2026-11-30 16:00:00Z (in 4h); the reason given: 'burn-in'",
+            "if it still stands when the release ends, the next firing raises it to NoExecute again",
+        ),
+        (released(SINCE), "(over), which the remediator has yet to notice", "the next firing raises it"),
+        (held(node_uid="another"), "void: it belongs to a machine that is gone", "the garbage collector removes it"),
+    ],
+)
+def test_each_state_is_explained(record: Record, why: str, ends: str) -> None:
+    said = text_of(explain(HERE, picture(record)))
+    assert why in said["why"]
+    assert ends in said["ends"]
+
+
+def test_what_was_done_is_said_with_its_target_and_time() -> None:
+    others = held("sram")
+    said = text_of(explain(Address(NODE, 3, "hbm"), picture(held(), others)))
+    assert said["wrong"] == f"the device {FAULTS['hbm'].finding}"
+    assert said["done"] == (
+        f"tainted NoExecute since 2026-11-30 09:00:00Z (3h ago) on neuron-device-3 of pool {NODE}: no new work is "
+        "placed on it, and pods that use it are evicted unless they tolerate the taint; also held there by "
+        f"{others.key}"
+    )
+
+
+def test_an_ultraserver_is_one_target() -> None:
+    whole = inventory(device(NEURON_NODE, 0))
+    target = whole.locate(NODE, 3)
+    said = text_of(explain(HERE, picture(held(target=target), held(number=5, target=target), inventory=whole)))
+    assert "(the whole node: on an UltraServer it is one device)" in said["done"]
+    assert f"also held there by {NODE}/5/hbm" in said["done"]
+    assert said["slices"] == "list the node as one device (UltraServer)"
+
+
+def test_a_fault_that_is_not_in_the_table_is_explained_as_far_as_it_goes() -> None:
+    stranger = held(key=Key(NODE, 3, "new_kind"))
+    said = text_of(explain(HERE, picture(stranger)))
+    assert said["wrong"] == "a fault that this version does not know"
+    assert "runbook" not in said
+
+
+def test_consumers_are_told_and_their_absence_too() -> None:
+    claims = Claims()
+    claims.replace([Claim("team", "train", (Holding(NODE, ("neuron-device-3",)),), ("train-0", "train-1"))], "")
+    lines = [
+        line.text
+        for section in explain(HERE, picture(held(), claims=claims)).sections
+        for line in section.lines
+        if section.title == "In use now"
+    ]
+    assert lines == [f"pod team/train-{number}, by claim team/train" for number in (0, 1)]
+    said = text_of(explain(Address(NODE, 4), picture(held(), claims=claims)))
+    assert said["neuron-device-4"] == "nobody: no allocated claim holds it"
+
+
+def opted_out() -> Node:
+    return Node(NodeMetadata(NODE, "uid-1", LONG_AGO, NodeLabels(opt_out="true", instance_type="trn2.48xlarge")))
+
+
+@pytest.mark.parametrize(
+    ("looked", "word", "text"),
+    [
+        (picture(held(), node=opted_out()), "opted out", "yes: no taint of ours has an effect on it"),
+        (picture(held(), node=opted_out()), "node", "there since 2026-10-31 12:00:00Z (30d ago), trn2.48xlarge"),
+        (picture(held(), node=None), "node", "there is no Node of that name"),
+        (picture(held()), "slices", "list 16 devices"),
+        (picture(held(), inventory=type(inventory())(DRIVER)), "slices", "none of driver neuron.aws.com"),
+        (
+            picture(inventory=inventory(device("neuron-device-3", 3, DeviceTaint(TAINT_KEY, "x", Effect.NO_SCHEDULE)))),
+            "driver",
+            f"taints neuron-device-3 itself: {TAINT_KEY}=x:NoSchedule",
+        ),
+        (picture(), "held", f"no fault of {NODE}/3 is on record"),
+        (picture(held(number=7)), "but", "held on this node: 7/hbm"),
+        (picture(held(), unread=("reading claims: 403",)), "unread", "reading claims: 403"),
+    ],
+)
+def test_what_is_around_is_told(looked: Picture, word: str, text: str) -> None:
+    assert text in text_of(explain(HERE, looked))[word]
+
+
+@pytest.mark.parametrize(
+    ("address", "looked", "found"),
+    [
+        (HERE, picture(held()), True),
+        (HERE, picture(), True),
+        (Address(NODE, 99), picture(), False),
+        (Address(NODE, 99), picture(held(number=99)), True),
+        (Address(NODE, 99), picture(inventory=None), True),
+        (HERE, picture(node=None), False),
+        (HERE, picture(node=None, node_read=False), True),
+        (HERE, picture(held(), node=None), True),
+        (Address(NODE, 99), picture(inventory=inventory(device(NEURON_NODE, 0))), True),
+    ],
+)
+def test_only_what_is_known_to_be_missing_is_called_missing(address: Address, looked: Picture, *, found: bool) -> None:
+    assert explain(address, looked).found is found
+
+
+@pytest.mark.parametrize(
+    ("record", "expected"),
+    [
+        (held(), f"neuron-taints release {NODE}/3/hbm --for 4h --reason 'WHY'"),
+        (held(), f"kubectl cordon {NODE}"),
+        (released(), f"neuron-taints release {NODE}/3/hbm --end"),
+        (held(state=State.OPTED_OUT), f"kubectl label node {NODE} neuron-remediator/opt-out-"),
+        (held(state=State.WITHHELD, reason=f"{NO_ROOM}new"), "neuron-taints list --state active"),
+    ],
+)
+def test_the_next_commands_fit_the_state(record: Record, expected: str) -> None:
+    assert expected in commands_of(explain(HERE, picture(record)))
+
+
+def test_the_commands_name_the_kubeconfig_that_was_named() -> None:
+    commands = commands_of(explain(HERE, picture(held()), kubeconfig="/tmp/my file"))
+    assert commands
+    for command in commands:
+        words = shlex.split(command)
+        assert words[words.index("--kubeconfig") + 1] == "/tmp/my file"
+
+
+def test_a_void_record_is_not_offered_for_release() -> None:
+    assert not any("release" in command for command in commands_of(explain(HERE, picture(held(node_uid="other")))))
+
+
+def test_a_node_with_many_records_is_explained_device_by_device() -> None:
+    told = explain(Address(NODE), picture(*(held(number=number) for number in range(16))))
+    assert f"neuron-taints explain {NODE}/15" in commands_of(told)
+    assert len(commands_of(told)) <= 20
+
+
+# Lists
+
+
+def test_a_list_is_sorted_by_number_and_filtered() -> None:
+    records = [held(number=10), held("sram"), held("link_efa", number=2), released(number=1)]
+    rules = Rules(tuple(records), ())
+
+    def listed(about: Address | None = None, *states: State) -> list[str]:
+        found = entries(rules, None, driver=DRIVER, about=about, states=states)
+        return [str(entry.record.key).removeprefix(f"{NODE}/") for entry in found if entry.record]
+
+    assert listed() == ["1/hbm", "2/link_efa", "3/sram", "10/hbm"]
+    assert listed(Address(NODE, 3)) == ["3/sram"]
+    assert listed(Address("elsewhere")) == []
+    assert listed(None, State.RELEASED) == ["1/hbm"]
+
+
+def test_a_released_record_says_until_when() -> None:
+    (entry,) = entries(Rules((released(),), ()), None, driver=DRIVER, about=None, states=())
+    told = document(entry)
+    assert (told["released_until"], told["released_by"]) == ("2026-11-30T16:00:00Z", "alice")
+    assert (told["effect"], told["latched"], told["tainted_since"]) == ("None", False, "2026-11-30T09:00:00Z")
+    drawn = table([entry], now=NOW, wide=True, sources=False)
+    row = dict(zip(drawn.headings, drawn.rows[0], strict=True))
+    assert (row["AGE"], row["UNTIL"], row["BY"], row["REASON"]) == ("3h", "2026-11-30 16:00:00Z", "alice", "burn-in")
+
+
+@given(st.integers(1, 120), st.booleans(), st.text(max_size=80), st.sampled_from(State))
+def test_any_width_shows_every_word_and_no_escape(width: int, wide: bool, reason: str, state: State) -> None:  # noqa: FBT001
+    record = replace(held("firmware_service_processor"), state=state, reason=reason, released_by=reason)
+    out = StringIO()
+    console = Console(file=out, width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    listed = entries(Rules((record,), ()), None, driver=DRIVER, about=None, states=())
+    show_table(console, table(listed, now=NOW, wide=wide, sources=False))
+    show_explanation(console, explain(HERE, picture(record)))
+    shown = out.getvalue()
+    assert all(line.isprintable() and line == line.rstrip() for line in shown.split("\n"))
+    assert NODE in shown
+    if width >= len("firmware_service_processor") + 14:
+        assert "firmware_service_processor" in shown
+
+
+# Plans of releases
+
+INTENT = Intent(now=NOW, until=UNTIL, by="bob", why="test")
+END = replace(INTENT, until=None, why="")
+
+
+def test_a_release_lifts_effect_and_latch() -> None:
+    planned = step(held(), INTENT, node())
+    assert planned.update is not None
+    after = planned.update.record
+    assert (after.state, after.taint.effect, after.latched) == (State.RELEASED, Effect.NONE, False)
+    assert (after.released_until, after.released_by, after.reason) == (UNTIL, "bob", "test")
+    assert planned.says == "is active with effect NoExecute, latched; will have no effect and no latch"
+
+
+@pytest.mark.parametrize(
+    ("record", "intent", "there", "says"),
+    [
+        (held(), INTENT, None, "is void"),
+        (held(), INTENT, node(uid="other"), "is void"),
+        (held(), END, node(), "is not released (it is active): nothing to end"),
+        (released(SINCE), END, node(), "is not released"),
+    ],
+)
+def test_what_is_not_done_is_said(record: Record, intent: Intent, there: Node | None, says: str) -> None:
+    planned = step(record, intent, there)
+    assert planned.refused
+    assert says in planned.says
+
+
+def test_an_end_keeps_the_words_of_the_release() -> None:
+    planned = step(released(), END, node())
+    assert planned.update is not None
+    after = planned.update.record
+    assert (after.released_until, after.reason, after.released_by) == (NOW, "burn-in", "bob")
+
+
+def test_a_release_that_is_replaced_is_named() -> None:
+    assert "is released by alice until 2026-11-30 16:00:00Z" in step(released(), INTENT, node()).says
+    assert "is released by" not in step(released(SINCE), INTENT, node()).says
+
+
+def test_what_stays_tainted_is_remarked() -> None:
+    own = inventory(device("neuron-device-3", 3, DeviceTaint(TAINT_KEY, "x", Effect.NO_EXECUTE)))
+    both = [held(), held("sram")]
+    looked = picture(*both, inventory=own)
+    driver = "neuron-device-3 stays tainted by the driver itself, which no release lifts"
+    assert remarks([step(both[0], INTENT, node())], looked) == [
+        f"neuron-device-3 stays tainted by {both[1].key}",
+        driver,
+    ]
+    assert remarks([step(one, INTENT, node()) for one in both], looked) == [driver]
+
+
+# Words
+
+
+@given(st.text())
+def test_texts_of_others_cannot_drive_a_terminal(text: str) -> None:
+    assert plain(text).isprintable()
+    assert plain("burn-in, Ticket 4711: müde") == "burn-in, Ticket 4711: müde"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0s"), (0, "0s"), (59, "59s"), (61, "1m1s"), (3600, "1h"), (3660, "1h1m"), (36_060, "10h"), (90_000, "1d1h")],
+)
+def test_spans_are_short(seconds: int, text: str) -> None:
+    assert span(timedelta(seconds=seconds)) == text
+
+
+def test_fields_of_the_document_are_all_there() -> None:
+    found: list[dict[str, Any]] = [
+        document(entry)
+        for entry in entries(Rules((held(), released()), ()), None, driver=DRIVER, about=None, states=())
+    ]
+    assert found[0].keys() == found[1].keys()
