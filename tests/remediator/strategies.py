@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from hypothesis import strategies as st
 
 from alerts.faults import FAULTS, Effect
+from remediator.budget import Limit
 from remediator.inventory import Target
-from remediator.records import Key, Record, State, Taint, episode_of
-from tests.remediator.samples import DRIVER, NODE, NOW, TAINT_KEY, fired
+from remediator.records import NEVER, Key, Record, State, Taint, episode_of
+from tests.remediator.samples import DRIVER, NODE, NOW, TAINT_KEY, fired, view
 
 if TYPE_CHECKING:
     from remediator.decide import Fired
+    from remediator.level import View
 
 faults = st.sampled_from(sorted(FAULTS))
 devices = st.integers(0, 9999)
@@ -26,6 +28,9 @@ hostile_texts = st.text(max_size=300) | st.sampled_from(["", " ", "*", "a" * 300
 instants = st.datetimes(timezones=st.just(UTC))
 """Any time at all, year 1 and 9999 included."""
 
+ends = st.sampled_from([NOW - timedelta(hours=1), NOW, NOW + timedelta(hours=1)])
+"""When a release ends: it has, it does at this very moment, it has not yet."""
+
 starts = st.integers(0, 6).map(lambda seconds: NOW - timedelta(seconds=10 * seconds))
 """A few times of recent starts, so that equal ones occur."""
 
@@ -37,6 +42,18 @@ targets = st.builds(
     placed=st.booleans(),
 )
 
+effects = st.sampled_from(Effect)
+
+views: st.SearchStrategy[View] = st.builds(
+    view,
+    target=targets,
+    opted_out=st.booleans(),
+    max_effect=effects,
+    driver=effects,
+    refusal=st.none() | st.sampled_from(Limit),
+)
+"""Any surroundings of a record, at the sample time."""
+
 
 def firings(fault: str) -> st.SearchStrategy[Fired]:
     """Firings of one fault on the sample device."""
@@ -44,19 +61,28 @@ def firings(fault: str) -> st.SearchStrategy[Fired]:
 
 
 @st.composite
-def records(draw: st.DrawFn, *, started: st.SearchStrategy[datetime] = instants) -> Record:
+def records(
+    draw: st.DrawFn,
+    *,
+    started: st.SearchStrategy[datetime] = instants,
+    nodes: st.SearchStrategy[str] = node_names,
+) -> Record:
     """Draw any record of any key, not yet stored."""
     fault = draw(faults)
     last = draw(started)
+    state = draw(st.sampled_from(State))
+    released = state is State.RELEASED
     return Record(
-        key=Key(draw(node_names), draw(devices), fault),
+        key=Key(draw(nodes), draw(devices), fault),
         node_uid=draw(st.uuids().map(str)),
         target=draw(targets),
         taint=Taint(TAINT_KEY, FAULTS[fault].value, draw(st.sampled_from(Effect))),
-        state=draw(st.sampled_from(State)),
+        state=state,
         latched=draw(st.booleans()),
         episode=episode_of(last),
         first_fired=draw(started),
         last_fired=last,
         reason=FAULTS[fault].alert,
+        released_until=draw(ends) if released else NEVER,
+        released_by="alice@example.com" if released else "",
     )

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -337,8 +338,25 @@ async def test_a_server_that_refuses_every_watch_is_not_asked_in_a_tight_loop(wa
 
     times = watching.server.watched_at
     assert all(later - earlier >= 0.09 for earlier, later in pairwise(times))
-    # Each refusal costs a whole list: it is asked for less and less often.
-    assert times[3] - times[2] >= 0.4
+
+
+async def test_each_watch_that_tells_nothing_is_followed_by_a_longer_pause(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each refusal costs a whole list; an event or a bookmark shows that watching works again."""
+    pauses: list[float] = []
+
+    def shortest(low: float, high: float) -> float:
+        pauses.append(high)
+        return low / 10
+
+    monkeypatch.setattr(listwatch, "random", SimpleNamespace(uniform=shortest))
+    refused, told = status(500), events(bookmark(5))
+    watches = [*[refused] * 5, told, refused, events(then="stay")]
+    watching = await watch(ScriptedCollection(lists=[page(node("a"))], watches=watches))
+    await eventually(lambda: len(watching.server.watched) == len(watches), what="the last watch")
+
+    assert pauses == [0.5, 1.0, 2.0, 3.0, 3.0, 0.5, 0.5]
 
 
 async def test_of_the_wide_form_one_page_is_in_memory_at_most(watch: Watch) -> None:

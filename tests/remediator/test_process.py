@@ -142,7 +142,7 @@ def _config(*, cluster: str = "server: 'http://127.0.0.1:1'", user: str = "token
         "\0",
         _config(cluster="server: 'https://127.0.0.1:1', certificate-authority-data: bm9uZQ=="),
         _config(user="exec: {apiVersion: client.authentication.k8s.io/v1, command: no-such-login, args: []}"),
-        _config(user="client-certificate: /no/such/file, client-key: /no/such/file"),
+        _config(cluster="server: 'https://127.0.0.1:1'", user="client-certificate: /no/such, client-key: /no/such"),
     ],
 )
 def test_credentials_that_are_none_are_said_in_one_sentence(
