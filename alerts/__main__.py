@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
-from alerts.faults import FAULTS
+from alerts.faults import FAULTS, WITHHELD
 from alerts.intervals import Intervals, parse_interval
 from alerts.render import rules_file
-from alerts.runbook import runbook
+from alerts.runbook import runbook, withheld_runbook
 
 HOME: Final = Path(__file__).parent
 RULES: Final = Path("neuron-device-health.rules.yaml")
@@ -25,7 +25,8 @@ _T = TypeVar("_T")
 def generated_files() -> Mapping[Path, str]:
     """Return every committed generated file, by its path below `alerts/`."""
     runbooks = {_RUNBOOKS / f"{fault.alert}.md": runbook(fault) for fault in FAULTS.values()}
-    return {RULES: rules_file(FAULTS.values(), Intervals()), **runbooks}
+    withheld = {_RUNBOOKS / f"{WITHHELD}.md": withheld_runbook()}
+    return {RULES: rules_file(FAULTS.values(), Intervals()), **runbooks, **withheld}
 
 
 def find_outdated(home: Path) -> list[str]:

@@ -50,6 +50,7 @@ class Remediation(StrEnum):
 NOT_HELD: Final = "NeuronDeviceFaultNotHeld"
 LATCHED: Final = "NeuronDeviceFaultLatched"
 CLEARED: Final = "NeuronDeviceFaultCleared"
+WITHHELD: Final = "NeuronDeviceFaultWithheld"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ _DURATION: Final = re.compile(r"([0-9]+)(s|m)")
 # Prometheus looks back five minutes for a sample. Above two minutes a single missed scrape makes series
 # come and go, and with them the evidence every rule here stands on.
 _LONGEST: Final = 120
+# The Lease of a leader that is gone, at its default; Alertmanager asks every second meanwhile.
+_FAILOVER: Final = 15
 
 
 def parse_interval(text: str) -> int:
@@ -44,6 +46,14 @@ class Intervals:
     def settling(self) -> int:
         """Seconds until a change at the source is sure to be seen by an evaluation, one scrape being late."""
         return 2 * self.scrape + self.evaluation
+
+    @property
+    def carrying_out(self) -> int:
+        """Seconds after which what fires has been answered and is seen to be, even if the leader has just failed.
+
+        It takes the settling to fire, the delivery, and the settling again to see the record that came of it.
+        """
+        return 2 * self.settling + _FAILOVER
 
     @property
     def age_limit(self) -> int:

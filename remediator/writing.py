@@ -87,13 +87,13 @@ class Writer:
             case Replace(void, record):
                 self._reserve(record)
                 await self._step("delete", void, told=VOID)
-                await self._step("create", record)
+                await self._step("create", record, reserved=True)
             case Delete(record):
                 await self._step("delete", record)
 
-    async def _step(self, step: str, record: Record, *, told: str = "") -> None:
+    async def _step(self, step: str, record: Record, *, told: str = "", reserved: bool = False) -> None:
         before = self._backend.record(record.key)
-        if step != "delete":
+        if step != "delete" and not reserved:
             self._reserve(record)
         result = "failed"
         try:

@@ -11,6 +11,7 @@ from alerts.__main__ import HOME, RULES
 from alerts.intervals import Intervals
 from tests.alerts.cases import fault_cases, latched_cases, not_held_cases
 from tests.alerts.cases_cleared import cleared_cases
+from tests.alerts.cases_withheld import withheld_cases
 from tests.alerts.promtool import Case, promtool_file
 
 COMMITTED: Final = Path(__file__).parent / "neuron-device-health.test.yaml"
@@ -24,6 +25,7 @@ def all_cases(intervals: Intervals) -> Sequence[Case]:
         *not_held_cases(intervals),
         *latched_cases(intervals),
         *cleared_cases(intervals),
+        *withheld_cases(intervals),
     ]
 
 

@@ -94,7 +94,7 @@ def test_promtool_accepts_what_ships_and_what_tests_make_of_it(tmp_path: Path) -
     assert shipped.returncode == 0, shipped.stdout + shipped.stderr
     made = _run("promtool", "check", "config", _write(tmp_path / "prometheus.yaml", _prometheus_config()))
     assert made.returncode == 0, made.stdout + made.stderr
-    assert "14 rules found" in made.stdout
+    assert "15 rules found" in made.stdout
 
 
 @pytest.mark.stack
@@ -117,6 +117,7 @@ def test_amtool_accepts_what_ships_and_what_tests_make_of_it(tmp_path: Path) -> 
         (["alertname=NeuronDeviceFaultLatched", "severity=none", "remediation=latch"], "neuron-remediator"),
         (["alertname=NeuronDeviceFaultCleared", "severity=none", "remediation=clear"], "neuron-remediator"),
         (["alertname=Heartbeat", "severity=none", "remediation=heartbeat"], "neuron-remediator"),
+        (["alertname=NeuronDeviceFaultWithheld", "severity=critical"], "humans"),
         (["alertname=Other", "severity=none"], "nobody"),
         (["alertname=Other", "severity=none", "remediation=taints"], "nobody"),
         (["alertname=Other", "severity=warning", "remediation=hold"], "humans"),

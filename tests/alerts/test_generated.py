@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alerts import __main__ as command
-from alerts.faults import CLEARED, FAULTS, LATCHED, NOT_HELD, Fault
+from alerts.faults import CLEARED, FAULTS, LATCHED, NOT_HELD, WITHHELD, Fault
 from alerts.intervals import Intervals
 from alerts.render import rules_file
-from alerts.runbook import runbook
+from alerts.runbook import runbook, withheld_runbook
+from remediator import metrics
+from remediator.settings import MAX_NEW, MAX_UNAVAILABLE
 from tests.alerts.suite import COMMITTED, outdated
 
 _HEADINGS = ("Meaning", "Impact", "Diagnosis", "Mitigation", "Does not clear?")
@@ -54,7 +56,7 @@ def test_check_names_what_is_not_current_and_generate_repairs_it(
 ) -> None:
     assert command.main(["generate"]) == 0
     assert command.main(["check"]) == 0
-    assert capsys.readouterr().err == f'wrote {len(FAULTS) + 1} files below "{home}"\n'
+    assert capsys.readouterr().err == f'wrote {len(FAULTS) + 2} files below "{home}"\n'
     (home / "neuron-device-health.rules.yaml").write_text("groups: []\n")
     (home / "runbooks" / "NeuronDeviceUnreachable.md").unlink()
     assert command.main(["check"]) == 1
@@ -121,7 +123,7 @@ def test_list_shows_every_row(capsys: pytest.CaptureFixture[str]) -> None:
 def test_every_alert_has_what_people_and_the_remediator_need(url: str | None) -> None:
     rules = _rules(rules_file(FAULTS.values(), Intervals(), runbook_url=url))
     by_alert = {rule["alert"]: rule for rule in rules}
-    assert list(by_alert) == [*(fault.alert for fault in FAULTS.values()), *_MACHINE]
+    assert list(by_alert) == [*(fault.alert for fault in FAULTS.values()), WITHHELD, *_MACHINE]
     bare = [rule["alert"] for rule in rules if not rule["annotations"].keys() >= {"summary", "description"}]
     assert bare == [], "these lack a summary or a description"
     for fault in FAULTS.values():
@@ -130,6 +132,10 @@ def test_every_alert_has_what_people_and_the_remediator_need(url: str | None) ->
         assert "for" not in rule
         link = None if url is None else f"{url}/{fault.alert}.md"
         assert rule["annotations"].get("runbook_url") == link
+    # For people alone: without a `remediation` label it asks the remediator for nothing.
+    assert by_alert[WITHHELD]["labels"] == {"severity": "critical"}
+    link = None if url is None else f"{url}/{WITHHELD}.md"
+    assert by_alert[WITHHELD]["annotations"].get("runbook_url") == link
     for alert, remediation in _MACHINE.items():
         assert by_alert[alert]["labels"] == {"severity": "none", "remediation": remediation}
         assert "runbook_url" not in by_alert[alert]["annotations"]
@@ -159,6 +165,19 @@ def test_a_runbook_has_its_headings_and_every_fact_of_its_row(fault: Fault) -> N
         assert text in page
     assert f"device-unhealthy={fault.value}:{fault.effect}" in page
     assert "$" not in page
+
+
+def test_the_runbook_of_what_is_withheld_has_its_headings_and_names_what_there_is() -> None:
+    page = withheld_runbook()
+    headings = [line for line in page.splitlines() if line.startswith("#")]
+    assert headings == [f"# {WITHHELD}", *(f"## {heading}" for heading in _HEADINGS)]
+    assert "$" not in page
+    flags = {f"--{flag.name}" for flag in (MAX_UNAVAILABLE, MAX_NEW)}
+    assert set(re.findall(r"--[a-z][a-z.-]+", page)) == flags | {"--state"}
+    exported = Path(metrics.__file__).read_text(encoding="utf-8")
+    series = {name.removesuffix("_total") for name in re.findall(r"\bneuron_\w+", page)}
+    assert len(series) == 4
+    assert {name for name in series if f'"{name}"' not in exported} == set()
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)

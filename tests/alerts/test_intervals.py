@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alerts.faults import CLEARED, FAULTS, NOT_HELD
+from alerts.faults import CLEARED, FAULTS, NOT_HELD, WITHHELD
 from alerts.intervals import Intervals, parse_interval
 from alerts.render import rules_file
 
@@ -29,7 +29,15 @@ def test_a_reading_lives_longer_than_a_scrape_and_shorter_than_the_hold(interval
     assert intervals.hold + intervals.scrape < intervals.transition_window
 
 
-@pytest.mark.parametrize("derived", ["settling", "age_limit", "hold", "transition_window"])
+@given(_intervals)
+def test_who_waits_for_what_is_carried_out_waits_for_the_firing_the_failover_and_the_scrape(
+    intervals: Intervals,
+) -> None:
+    # NotHeld fires after the settling; another replica leads 15 s later at most; then the record must be scraped.
+    assert intervals.carrying_out == intervals.settling + 15 + 2 * intervals.scrape + intervals.evaluation
+
+
+@pytest.mark.parametrize("derived", ["settling", "carrying_out", "age_limit", "hold", "transition_window"])
 def test_what_is_derived_cannot_be_chosen(derived: str) -> None:
     with pytest.raises(TypeError):
         Intervals(**{derived: 100})
@@ -45,10 +53,12 @@ def test_the_rules_carry_exactly_these_times(intervals: Intervals) -> None:
     text = rules_file(FAULTS.values(), intervals)
     cleared = text[text.index(f"- alert: {CLEARED}") :]
     not_held = text[text.index(f"- alert: {NOT_HELD}") :]
+    withheld = text[text.index(f"- alert: {WITHHELD}") :]
     assert re.findall(r"timestamp_seconds\{.*\}\)\) < (.*)\)", cleared) == [str(intervals.age_limit)]
     assert re.findall(r"timestamp_seconds\{.*\}\)\) > (.*)\)", cleared) == ["-5"]
     assert re.findall(r"\[(.*?)\]", cleared) == [f"{intervals.transition_window}s", "30m"]
     assert re.findall(r"for: (.*)", cleared) == [f"{intervals.hold}s"]
+    assert re.findall(r"for: (.*)", withheld)[0] == f"{intervals.carrying_out}s"
     assert re.findall(r"for: (.*)", not_held)[0] == f"{2 * intervals.scrape + intervals.evaluation}s"
     assert re.findall(r"interval: (.*)", text) == [f"{intervals.evaluation}s"]
 

@@ -13,6 +13,7 @@ from alerts.intervals import Intervals
 from alerts.render import rules_file
 from tests.alerts.cases import not_held_cases
 from tests.alerts.cases_cleared import cleared_cases
+from tests.alerts.cases_withheld import withheld_cases
 from tests.alerts.promtool import promtool_file
 from tests.alerts.suite import COMMITTED, all_cases
 from tests.stack.binaries import require
@@ -79,6 +80,7 @@ def test_every_case_passes(promtool: Promtool, write: Callable[[str, str], Path]
 
 
 _SUM = "sum by (cluster, node, device, fault)"
+_READ_ABSENT = f"""{_SUM.replace("sum", "max")} (neuron_device_fault{{node!=""}}) == 0"""
 _INTERVALS = Intervals(scrape=5, evaluation=5)
 _RULES = rules_file(FAULTS.values(), _INTERVALS)
 _CLEARED_LINES = _RULES[_RULES.index(f"- alert: {CLEARED}") :].splitlines(keepends=True)
@@ -125,6 +127,12 @@ def test_no_condition_of_cleared_can_be_left_out_unnoticed(
         ("active|covered|released|opted-out", "active|covered|released|opted-out|withheld"),
         ("active|covered|released|opted-out", "active|covered|released"),
         ("for: 15s", "for: 5s"),
+        ('state="withheld",latched!="false"', 'state="withheld",latched="false"'),
+        (_READ_ABSENT, _READ_ABSENT.replace("max", "min")),
+        (_READ_ABSENT, _READ_ABSENT.replace("== 0", "< 2")),
+        ("count by (cluster) (", "count by (cluster, node) ("),
+        ("for: 45s", "for: 40s"),
+        ("for: 45s", "for: 50s"),
     ],
 )  # fmt: skip
 def test_no_detail_can_change_unnoticed(
@@ -132,6 +140,6 @@ def test_no_detail_can_change_unnoticed(
 ) -> None:
     assert of in _RULES
     rules = write("rules.yaml", _RULES.replace(of, instead))
-    cases = [*not_held_cases(_INTERVALS), *cleared_cases(_INTERVALS)]
+    cases = [*not_held_cases(_INTERVALS), *cleared_cases(_INTERVALS), *withheld_cases(_INTERVALS)]
     result = promtool("test", "rules", write("cases.yaml", promtool_file(rules, _INTERVALS, cases)))
     assert "FAILED" in _output(result)

@@ -1,0 +1,1 @@
+"""The remediator on the real stack while processes die, connections hang and the API server goes away."""
