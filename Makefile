@@ -53,8 +53,8 @@ demo: $(READY) ## A fault, from driver file to taint and back, in memory (KEEP=1
 demo-cluster: $(READY) ## The same on the real control plane, with the eviction of a pod (KEEP=1 leaves it running)
 	@$(BIN)/python -m tests.demo --cluster
 
-bench: $(READY) ## Speed as ratios to a floor on the real stack; writes build/bench.json
-	@$(BIN)/python -m tests.bench
+bench: $(READY) ## Figures on the real stack, in 12 minutes; writes build/bench.json (ONLY="burst scale" takes some)
+	@$(BIN)/python -m tests.bench $(if $(SMALL),--small) $(ONLY)
 
 format: $(READY) ## Rewrite the sources in the project's format
 	$(BIN)/ruff check --fix --exit-zero .

@@ -98,7 +98,7 @@ def assemble(
         if before is not None:
             # A new one is level, as whoever made it has just decided.
             leveller.poke()
-        if before is None or leadership.not_leading() is not None:
+        if writer.saw(before, after) or before is None or leadership.not_leading() is not None:
             return
         if after is None and not ours:
             told.changed(Change(REMOVED, before, None))

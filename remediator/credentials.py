@@ -25,6 +25,7 @@ _SECRET_LINK = "..data"  # noqa: S105 - the name of a link, no secret
 """The link that the kubelet swaps when a mounted Secret changes."""
 
 _READ_AGAIN_MS = 60_000
+_LOOK_MS = 500  # the library's own 50 wake the process twenty times a second, for a file that changes once an hour
 """How often the file is read without a sign of change, for what the watch cannot see, such as a link's far target."""
 
 
@@ -68,6 +69,7 @@ class Token:
             path.parent,
             recursive=False,
             watch_filter=concerns_us,
+            step=_LOOK_MS,
             rust_timeout=_READ_AGAIN_MS,
             yield_on_timeout=True,
         ):

@@ -196,6 +196,9 @@ class Remediator:
 
     async def _decide(self, meaning: Fired | Cleared) -> Action | Outcome:
         if isinstance(meaning, Cleared):
+            if self._backend.record(meaning.key) is None:
+                # Somebody has seen it: memory may be behind, and the next such alert may be minutes away.
+                await self._backend.refresh(meaning.key)
             return decide_cleared(meaning, record=self._backend.record(meaning.key))
         node = await self._surroundings.node(meaning.key.node)
         held = self._backend.record(meaning.key)

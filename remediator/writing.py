@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
 from remediator.decide import Action, Create, Delete, Replace, Update
 from remediator.errors import ConflictError, Refusal, UnavailableError
-from remediator.traces import VOID, Change
+from remediator.records import NEVER
+from remediator.traces import CREATE, DELETE, UPDATE, VOID, Change
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -41,6 +43,24 @@ class Leadership(Protocol):
         """Seconds during which a write may still be under way; 0 or less when not leading, infinite without a Lease."""
 
 
+@dataclass(slots=True)
+class _Attempt:
+    """A write of ours; `told` once its change has been told."""
+
+    step: str
+    told_as: str
+    record: Record
+    told: bool = False
+
+    def made(self, after: Record | None) -> bool:
+        """Whether the cluster showing this record is what the write was to bring about."""
+        if self.step == DELETE or after is None:
+            return self.step == DELETE and after is None
+        return replace(after, stored=None, tainted_since=NEVER) == replace(
+            self.record, stored=None, tainted_since=NEVER
+        )
+
+
 class Writer:
     """The one way in which records are written. `clock` is the wall clock (UTC)."""
 
@@ -61,6 +81,8 @@ class Writer:
         self._metrics = metrics
         self._clock = clock
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        # What is being written, and what has been with the answer lost.
+        self._attempts: dict[Key, _Attempt] = {}
 
     def not_leading(self) -> str | None:
         """Why nothing may be written now, or None."""
@@ -81,40 +103,60 @@ class Writer:
         """
         match action:
             case Create(record):
-                await self._step("create", record)
+                self._reserve(record)
+                await self._step(CREATE, record)
             case Update(record):
-                await self._step("update", record)
+                self._reserve(record)
+                await self._step(UPDATE, record)
             case Replace(void, record):
                 self._reserve(record)
-                await self._step("delete", void, told=VOID)
-                await self._step("create", record, reserved=True)
+                await self._step(DELETE, void, told_as=VOID)
+                await self._step(CREATE, record)
             case Delete(record):
-                await self._step("delete", record)
+                await self._step(DELETE, record)
 
-    async def _step(self, step: str, record: Record, *, told: str = "", reserved: bool = False) -> None:
+    def saw(self, before: Record | None, after: Record | None) -> bool:
+        """Note that a record came, changed or went; whether that is what is, or was, being written here.
+
+        A change is told when the cluster shows it, be it by the answer or, where that is lost, by the watch.
+        """
+        record = after or before
+        attempt = self._attempts.get(record.key) if record else None
+        if attempt is None or not attempt.made(after):
+            return False
+        if not attempt.told:
+            attempt.told = True
+            self._traces.changed(Change(attempt.told_as, before, after))
+        return True
+
+    async def _step(self, step: str, record: Record, *, told_as: str = "") -> None:
         before = self._backend.record(record.key)
-        if step != "delete" and not reserved:
-            self._reserve(record)
+        attempt = self._attempts[record.key] = _Attempt(step, told_as or step, record)
         result = "failed"
         try:
             await self._write(step, record)
             result = "ok"
         except ConflictError:
             result = "conflict"
-            self._budget.refused(record.key)
+            self._not_carried_out(record)
             raise
         except UnavailableError as error:
             if error.refusal in _NOT_CARRIED_OUT:
-                self._budget.refused(record.key)
+                self._not_carried_out(record)
             raise
         finally:
             self._metrics.actions.labels(step, self._backend.name, result).inc()
-        if step == "delete":
-            self._traces.changed(Change(told or step, before or record, None))
-        else:
+        del self._attempts[record.key]
+        if step != DELETE:
             self._budget.written(record.key)
-            # It may be gone again, by the hand of another.
-            self._traces.changed(Change(step, before, self._backend.record(record.key) or record))
+        if not attempt.told:
+            # Memory knew it before we did, or has heard by now that it is gone again.
+            after = None if step == DELETE else self._backend.record(record.key) or record
+            self._traces.changed(Change(attempt.told_as, before or (None if after else record), after))
+
+    def _not_carried_out(self, record: Record) -> None:
+        self._budget.refused(record.key)
+        self._attempts.pop(record.key, None)
 
     def _reserve(self, record: Record) -> None:
         self._budget.reserve(record.key, record.target.place, record.taint.effect, self._clock())
@@ -125,7 +167,7 @@ class Writer:
             raise UnavailableError(
                 Refusal.NOT_LEADING, f'writing record "{record.key}": another replica may lead by now'
             )
-        write = {"create": self._backend.create, "update": self._backend.update, "delete": self._backend.delete}[step]
+        write = {CREATE: self._backend.create, UPDATE: self._backend.update, DELETE: self._backend.delete}[step]
         try:
             async with asyncio.timeout(None if math.isinf(remaining) else remaining):
                 await write(record)

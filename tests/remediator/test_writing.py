@@ -13,12 +13,18 @@ from remediator.errors import Refusal, UnavailableError
 from remediator.records import State
 from remediator.traces import CREATE, DELETE, UPDATE, VOID
 from tests.remediator.fakes import Hang, conflict, eventually, unavailable
-from tests.remediator.samples import NODE, NOW, STARTED, alert_json, body, node
+from tests.remediator.samples import NODE, NOW, STARTED, alert_json, body, node, record
 
 if TYPE_CHECKING:
+    from remediator.records import Record
     from tests.remediator.conftest import MakeService, Service
 
 ONE = Limits(max_unavailable=1, max_new=None)
+
+
+def held(service: Service) -> Record:
+    (found,) = service.backend.records()
+    return found
 
 
 def effects(service: Service) -> dict[int, Effect]:
@@ -86,7 +92,30 @@ async def test_leadership_that_ends_under_way_ends_the_write_and_the_connection(
 
     assert (answer.status, answer.closes) == (503, True)
     assert answer.text == "timeout: ask again\n"
+
+
+async def test_a_change_whose_answer_is_lost_is_told_once(service: Service) -> None:
+    """The cluster has shown it; asking again finds it done, and tells nothing more."""
+    service.backend.trouble = {3: Hang()}
+    service.leads.seconds = 0.05
+    assert await service.post(alert_json()) == 503
+    service.backend.trouble = {}
+    service.leads.seconds = 5.0
+    assert await service.post(alert_json()) == 200
+
+    assert [change.action for change in service.heard.changes] == [CREATE]
+    assert service.counts("alerts", "outcome") == {"failed": 1, "unchanged": 1}
+
+
+async def test_what_the_watch_shows_later_of_a_lost_write_is_told(service: Service) -> None:
+    """Neither the answer nor the change had come when the write was given up."""
+    service.backend.trouble = {3: unavailable()}
+    assert await service.post(alert_json()) == 503
     assert service.heard.changes == []
+    await service.backend.memory.create(record(started=STARTED))
+    await service.backend.memory.delete(held(service))
+
+    assert [change.action for change in service.heard.changes] == [CREATE]
 
 
 async def test_a_sender_answered_after_the_demotion_is_sent_away(service: Service) -> None:
@@ -141,16 +170,16 @@ async def test_a_preview_makes_records_that_move_nothing(make_service: MakeServi
     service = await make_service(max_effect=Effect.NONE)
     assert await service.post(alert_json()) == 200
 
-    (record,) = service.backend.records()
-    assert (record.taint.effect, record.state, record.latched) == (Effect.NONE, State.ACTIVE, True)
+    (found,) = service.backend.records()
+    assert (found.taint.effect, found.state, found.latched) == (Effect.NONE, State.ACTIVE, True)
 
 
 async def test_an_opted_out_node_gets_records_that_move_nothing(service: Service) -> None:
     service.cluster.known = {NODE: node(opted_out=True)}
     assert await service.post(alert_json()) == 200
 
-    (record,) = service.backend.records()
-    assert (record.taint.effect, record.state) == (Effect.NONE, State.OPTED_OUT)
+    (found,) = service.backend.records()
+    assert (found.taint.effect, found.state) == (Effect.NONE, State.OPTED_OUT)
     assert service.counts("alerts", "outcome") == {"opted_out": 1}
 
 
