@@ -7,7 +7,7 @@ their way.
 from string import Template
 from typing import Final
 
-from alerts.faults import CLEARED, NOT_HELD, WITHHELD, Effect, Fault, Severity
+from alerts.faults import CLEARED, FAULTS, NOT_HELD, WITHHELD, Effect, Fault, Severity
 from alerts.intervals import Intervals
 
 _EFFECT: Final = {
@@ -107,7 +107,8 @@ is in state `withheld`, with effect `None` or the weaker one that it had before.
 * **It has not fired since.** A release ended, an opt-out or a taint of the driver went away, and the firing that would
   raise it again has not arrived for $pending s.
 
-A record whose device reads clean is not counted: it goes by itself, without ever having disturbed anybody.
+A record whose device reads clean is not counted, unless it is latched: it goes by itself, and is not raised any more.
+A latched one is counted until it is raised or released, or its node is replaced.
 
 ## Impact
 
@@ -131,7 +132,8 @@ others it keeps as they are until there is room. It takes no taint away to make 
 ## Mitigation
 
 * If the devices are not really faulty, stop or undo what was rolled out, and leave the budget alone. Once they have
-  read clean for $hold s, withheld rules and taints alike go by themselves.
+  read clean for $hold s, withheld rules and taints alike go by themselves, but for latched ones ($latched, and
+  what a source said will not clear): clean readings end these only once `neuron-taints release` has lifted the latch.
 * If a few are faulty and must not wait, keep new work off their nodes: `kubectl cordon <node>`.
 * If they are faulty and the capacity may be lost, lift the budget: start the remediator with a higher
   `--budget.max-unavailable` and `--budget.max-new`, or with `none`. **Faults of effect NoExecute then evict.** The lift
@@ -145,10 +147,11 @@ others it keeps as they are until there is room. It takes no taint away to make 
 
 ## Does not clear?
 
-The alert ends with the last withheld record whose device does not read clean, so go through what
+The alert ends with the last withheld record that is latched or whose device does not read clean, so go through what
 `neuron-taints list --state withheld` names. For one of them, `neuron-taints explain <node>/<device>` says what it waits
-for. If its device reads clean and it stays, the runbook of its fault says what a clear needs. If its device is not read
-any more, that counts as a fault that is still there: see that the exporter on its node runs.
+for. If it is latched, it waits for room, a release, or the end of its node. If its device reads clean and it stays all
+the same, the runbook of its fault says what a clear needs. If its device is not read any more, that counts as a fault
+that is still there: see that the exporter on its node runs.
 """)
 
 
@@ -201,6 +204,7 @@ def withheld_runbook() -> str:
         severity=Severity.CRITICAL,
         pending=intervals.carrying_out,
         hold=intervals.hold,
+        latched=", ".join(f"`{fault.name}`" for fault in FAULTS.values() if fault.latched),
         not_held=NOT_HELD,
     )
 

@@ -50,7 +50,11 @@ async def _main(settings: Settings) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(run_for_ever()) for run_for_ever in background]
+                levelling = group.create_task(parts.leveller.run())
                 await serve(app, settings.listen_address, connections=connections)
+                # Nothing may be written any more when another replica is let in.
+                levelling.cancel()
+                await asyncio.wait([levelling])
                 for farewell in running.farewell:
                     await farewell()
                 for task in tasks:

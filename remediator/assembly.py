@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
+    from remediator.election import Leadership
     from remediator.inventory_metrics import Fleet
     from remediator.policy import Policy
     from remediator.records import Record
     from remediator.surroundings import Surroundings
     from remediator.traces import Traces
-    from remediator.writing import Leadership
 
 
 class TellingBackend(Backend, Protocol):
@@ -49,6 +49,7 @@ class Parts:
 
     remediator: Remediator
     leveller: Leveller
+    writer: Writer
     metrics: Metrics
     budget: Budget
 
@@ -65,19 +66,20 @@ def assemble(
     elapsed: Callable[[], float],
     fleet: Fleet | None = None,
     per_device: bool = False,
+    acts: bool = True,
 ) -> Parts:
     """Put them together.
 
-    `held` gives the records that are really in the cluster, which in a dry run are not the backend's. `clock` is the
-    wall clock (UTC), `elapsed` a monotonic clock in seconds. With a `fleet`, its series are exported too, with
-    `per_device` one for each device there is.
+    `held` gives the records that are really in the cluster, which in a dry run are not the backend's; `acts` is false
+    there, so that nobody takes it for the leader. `clock` is the wall clock (UTC), `elapsed` a monotonic clock in
+    seconds. With a `fleet`, its series are exported too, with `per_device` one for each device there is.
     """
     budget = Budget(terms.limits, surroundings)
     metrics = Metrics(
         records=held,
         backend=backend.name,
         surroundings=surroundings,
-        leadership=leadership,
+        leads=lambda: acts and leadership.not_leading() is None,
         budget=budget,
         clock=clock,
     )
@@ -117,7 +119,7 @@ def assemble(
         clock=clock,
         elapsed=elapsed,
     )
-    return Parts(remediator=remediator, leveller=leveller, metrics=metrics, budget=budget)
+    return Parts(remediator=remediator, leveller=leveller, writer=writer, metrics=metrics, budget=budget)
 
 
 def _released(before: Record, after: Record) -> bool:

@@ -93,7 +93,9 @@ class Budget:
         self._fleet = fleet
         self._place_of: dict[Key, Place] = {}
         self._records: dict[Place, dict[Key, int]] = {}
+        # Oldest first.
         self._reserved: dict[Key, _Reservation] = {}
+        self._reserved_on: dict[Place, set[Key]] = {}
         self._raised: dict[Place, datetime] = {}
 
     def changed(self, before: Record | None, after: Record | None) -> None:
@@ -132,32 +134,26 @@ class Budget:
         """Count a raise from now on, before it is written."""
         self._expire(now)
         raises = effect.rank > self._strongest(place)
-        lost = self._reserved.get(key)
+        lost = self._take_back(key)
         rank = max(effect.rank, lost.rank) if lost else effect.rank
         self._reserved[key] = _Reservation(place, rank, now, self._raised.get(place), in_doubt=lost is not None)
+        self._reserved_on.setdefault(place, set()).add(key)
         if raises:
             self._note_raise(place, now)
 
     def written(self, key: Key) -> None:
-        """The write was acknowledged: the record itself counts from now on."""
-        self._reserved.pop(key, None)
+        """The write was acknowledged: the record itself counts from now on, or no longer."""
+        self._take_back(key)
 
     def refused(self, key: Key) -> None:
         """The write was certainly not carried out: what was reserved for it is free again.
 
         A write whose answer was lost is neither: it counts until it is repeated, or can have landed no more.
         """
-        gone = self._reserved.get(key)
-        if gone is None or gone.in_doubt:
-            return
-        del self._reserved[key]
-        # What another record does there, or is about to do, came in the shadow of this raise.
-        if self._raised.get(gone.place) != gone.made or self._strongest(gone.place):
-            return
-        if gone.raised_before is None:
-            del self._raised[gone.place]
-        else:
-            self._raised[gone.place] = gone.raised_before
+        reservation = self._reserved.get(key)
+        if reservation is not None and not reservation.in_doubt:
+            self._take_back(key)
+            self._not_raised(reservation)
 
     def limit(self, which: Limit) -> int | None:
         """The number of targets allowed now; None when there is no limit."""
@@ -182,13 +178,32 @@ class Budget:
 
     def _strongest(self, place: Place) -> int:
         ranks = [*self._records.get(place, {}).values()]
-        ranks += [one.rank for one in self._reserved.values() if one.place == place]
+        ranks += [self._reserved[key].rank for key in self._reserved_on.get(place, ())]
         return max(ranks, default=0)
 
     def _left_by(self, key: Key) -> int:
         """How many places become free when that record moves elsewhere: 1 if it alone disrupts the one it is on."""
         place = self._place_of.get(key)
-        return int(place is not None and len(self._records[place]) == 1 and place not in self._fleet.unavailable())
+        if place is None or len(self._records[place]) > 1 or place in self._fleet.unavailable():
+            return 0
+        return int(not any(self._reserved[other].rank for other in self._reserved_on.get(place, set()) - {key}))
+
+    def _take_back(self, key: Key) -> _Reservation | None:
+        reservation = self._reserved.pop(key, None)
+        if reservation is not None:
+            self._reserved_on[reservation.place].remove(key)
+            if not self._reserved_on[reservation.place]:
+                del self._reserved_on[reservation.place]
+        return reservation
+
+    def _not_raised(self, gone: _Reservation) -> None:
+        """Undo the note of a raise that has not been, unless another record does the same there, or is about to."""
+        if self._raised.get(gone.place) != gone.made or self._strongest(gone.place):
+            return
+        if gone.raised_before is None:
+            del self._raised[gone.place]
+        else:
+            self._raised[gone.place] = gone.raised_before
 
     def _forget(self, key: Key) -> None:
         place = self._place_of.pop(key, None)
@@ -198,8 +213,12 @@ class Budget:
                 del self._records[place]
 
     def _expire(self, now: datetime) -> None:
-        for key in [key for key, one in self._reserved.items() if now - one.made >= LANDED_BY]:
-            del self._reserved[key]
+        while self._reserved:
+            key, oldest = next(iter(self._reserved.items()))
+            if now - oldest.made < LANDED_BY:
+                break
+            self._take_back(key)
+            self._not_raised(oldest)
         for place, raised in list(self._raised.items()):
             if raised > now:
                 # By a clock that is ahead of ours: it counts from when it was seen.

@@ -27,6 +27,9 @@ SLICES = f"{RESOURCE_API}/v1/resourceslices"
 CLAIMS = f"{RESOURCE_API}/v1/resourceclaims"
 
 
+_JUST_NOW_SECONDS = 1.0
+
+
 class SliceCache:
     """Slices, filed in an inventory. `on_change` is called when devices or their taints are others than before."""
 
@@ -97,6 +100,10 @@ class Caches:
         async with asyncio.TaskGroup() as group:
             for watch in self._watches.values():
                 group.create_task(watch.run())
+
+    def renew_records(self) -> None:
+        """List our rules anew, unless they were listed just now: for who begins to lead, and counts what was raised."""
+        self._rules_watch.renew(older_than=_JUST_NOW_SECONDS)
 
     def not_ready(self) -> str | None:
         """Say what is not known, or not known any more; None when decisions can be made."""

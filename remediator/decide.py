@@ -152,6 +152,9 @@ def decide_fired(fired: Fired, *, node: Node | None, record: Record | None, view
     new = _new_record(fired, node, view)
     if record is None:
         return Create(level(new, view, firing=True))
+    if record.ending:
+        # Once it is gone, the fault is held by nothing, and fires.
+        return Outcome.WITHHELD
     if record.node_uid != node.metadata.uid:
         return Replace(record, level(new, view, firing=True))
     settled = level(_take_in(record, new, view.now), view, firing=True)
@@ -231,7 +234,7 @@ def relevel(record: Record, *, node: Node | None, view: View) -> Update | None:
     A record whose Node is not there, or is another machine by now, is left to the garbage collector and to the next
     firing; one of a fault that the table does not have is left alone.
     """
-    if node is None or record.node_uid != node.metadata.uid or record.key.fault not in FAULTS:
+    if record.ending or record.key.fault not in FAULTS or node is None or record.node_uid != node.metadata.uid:
         return None
     settled = level(record, view, firing=False)
     return None if settled == record else Update(settled)

@@ -54,6 +54,9 @@ def level(record: Record, view: View, *, firing: bool) -> Record:
 
     `firing` says that a firing of this very fault is being processed now.
     """
+    if record.emptied:
+        # It may taint every device of the cluster: that is lowered at once, like anything else.
+        record = replace(record, target=view.target, taint=replace(record.taint, effect=Effect.NONE))
     if record.state is State.RELEASED and view.now < record.released_until:
         return _lifted(record, view, State.RELEASED, record.reason)
     if record.state is State.RELEASED or record.released_until != NEVER:
@@ -65,7 +68,8 @@ def level(record: Record, view: View, *, firing: bool) -> Record:
     target = view.target if view.target.placed or not record.target.placed else record.target
     if Effect.NONE.rank < wanted.rank <= view.driver_effect(target).rank:
         return _lifted(record, view, State.COVERED, _COVERED)
-    current = record.taint.effect if target.place == record.target.place else Effect.NONE
+    moved = (target.driver, target.place) != (record.target.driver, record.target.place)
+    current = Effect.NONE if moved else record.taint.effect
     if wanted.rank > current.rank:
         return _raised(record, view, target, wanted, may=firing or record.latched)
     if record.state is State.WITHHELD and wanted is record.taint.effect and not (firing or record.latched):

@@ -68,10 +68,11 @@ class Leveller:
         """Sweep until cancelled."""
         while True:
             self._poked.clear()
+            began = self._clock()
             await self.sweep()
             await asyncio.sleep(_PAUSE_SECONDS)
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._until_next()):
+                async with asyncio.timeout(self._until_next(began)):
                     await self._poked.wait()
 
     async def sweep(self) -> None:
@@ -80,7 +81,7 @@ class Leveller:
             return
         due: list[Key] = []
         for count, record in enumerate(sorted(self._backend.records(), key=_age), 1):
-            if self._decide(record):
+            if self._due(record):
                 due.append(record.key)
             if count % _RECORDS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -111,14 +112,22 @@ class Leveller:
         except Exception:  # noqa: BLE001 - a bug that one record meets must not keep the others from being lowered
             _LOG.exception("levelling a record: unexpected error", extra={"record": str(key)})
 
+    def _due(self, record: Record) -> bool:
+        try:
+            return self._decide(record) is not None
+        except Exception:  # noqa: BLE001 - a bug that one record meets must not keep the others from being lowered
+            _LOG.exception("levelling a record: unexpected error", extra={"record": str(record.key)})
+            return False
+
     def _decide(self, record: Record) -> Update | None:
         node = self._surroundings.known_node(record.key.node)
         return relevel(record, node=node, view=self._views.of(record.key, node)) if node else None
 
-    def _until_next(self) -> float:
+    def _until_next(self, began: datetime) -> float:
+        """Seconds until the next look; a release that had ended when the last one began is waited for no more."""
         now = self._clock()
         released = (record for record in self._backend.records() if record.state is State.RELEASED)
-        ends = ((record.released_until - now).total_seconds() for record in released)
+        ends = ((one.released_until - now).total_seconds() for one in released if one.released_until > began)
         return max(0.0, min((*ends, SWEEP_SECONDS)))
 
 

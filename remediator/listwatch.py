@@ -116,8 +116,10 @@ class ListWatch(Generic[W, T]):
     sink: Sink[T]
     query: Mapping[str, str]
     elapsed: Callable[[], float]
-    _listed: bool = False
+    # When the list was taken; None while there is none to rely on.
+    _listed: float | None = None
     _lost: float | None = None
+    _following: asyncio.Timeout | None = None
     _told_nothing: int = 0
     # One decoding a line: the type of an event, with the object already in it.
     _event_type: Any = field(init=False)
@@ -132,27 +134,43 @@ class ListWatch(Generic[W, T]):
     @property
     def current(self) -> bool:
         """Whether the sink may be relied on: it was listed, and has not been out of touch for long since."""
-        return self._listed and (self._lost is None or self.elapsed() - self._lost < OUT_OF_TOUCH_SECONDS)
+        in_touch = self._lost is None or self.elapsed() - self._lost < OUT_OF_TOUCH_SECONDS
+        return self._listed is not None and in_touch
+
+    def renew(self, *, older_than: float) -> None:
+        """List anew, and be not current until then, unless the list is younger than so many seconds.
+
+        For who must be certain: a watch whose peer is dead looks like one of a collection in which nothing happens.
+        """
+        if self._listed is None or self.elapsed() - self._listed < older_than:
+            return
+        self._listed = None
+        if self._following is not None:
+            self._following.reschedule(asyncio.get_running_loop().time())
 
     async def run(self) -> None:
         """List and watch until cancelled. Trouble is logged once per attempt and met with backoff."""
         while True:
             version: str = await patiently("listing", longest=10, path=self.path)(self._list)
-            self._listed, self._lost = True, None
-            await self._follow(version)
-            self._lost = self.elapsed()
-            await self._pause()
-
-    async def _follow(self, version: str) -> None:
-        """Watch from one version on, until a new list is needed."""
-        try:
-            while True:
-                version = await self._watch(version)
+            if await self._follow(version):
                 await self._pause()
+
+    async def _follow(self, version: str) -> bool:
+        """Watch from one version on, until a new list is needed; False when one is wanted at once."""
+        try:
+            async with asyncio.timeout(None) as self._following:
+                while True:
+                    version = await self._watch(version)
+                    await self._pause()
         except ExpiredError:
             _LOG.info("watching: the version expired, listing anew", extra={"path": self.path})
         except RemediatorError as error:
             _LOG.warning("watching: listing anew", extra={"path": self.path, "error": str(error)})
+        except TimeoutError:
+            return False
+        finally:
+            self._following = None
+        return True
 
     async def _list(self) -> str:
         """Hand the whole collection to the sink; a page that cannot be had (expired, say) makes it begin anew."""
@@ -168,10 +186,13 @@ class ListWatch(Generic[W, T]):
             if not token:
                 _number(page.metadata.resource_version, self.path)
                 self.sink.replace(objects, page.metadata.resource_version)
+                self._listed, self._lost = self.elapsed(), None
                 return page.metadata.resource_version
 
     async def _watch(self, version: str) -> str:
         self._told_nothing += 1
+        # Until the watch is open.
+        self._lost = self.elapsed() if self._lost is None else self._lost
         query = dict(self.query) | {
             "watch": "1",
             "allowWatchBookmarks": "true",
@@ -182,6 +203,7 @@ class ListWatch(Generic[W, T]):
             async with asyncio.timeout(_WATCH_BEGINS_SECONDS) as begun:
                 async with self.api.stream(self.path, limits=_WATCH_TIMEOUT, **query) as lines:
                     begun.reschedule(None)
+                    self._lost = None
                     return await self._events(lines, version)
         except TimeoutError as error:
             raise UnavailableError(Refusal.TIMEOUT, f"watching {self.path}: no answer in time") from error

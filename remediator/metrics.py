@@ -7,7 +7,6 @@ series are built anew each scrape from the records themselves; while those are n
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from remediator.budget import Budget
     from remediator.records import Record
     from remediator.surroundings import Surroundings
-    from remediator.writing import Leadership
 
 RESULTS = (
     "accepted",
@@ -58,7 +56,7 @@ class Metrics:
         records: Callable[[], Iterable[Record]],
         backend: str,
         surroundings: Surroundings,
-        leadership: Leadership,
+        leads: Callable[[], bool],
         budget: Budget,
         clock: Callable[[], datetime],
     ) -> None:
@@ -105,28 +103,13 @@ class Metrics:
         )
         self.leader = Gauge("neuron_remediator_leader", "1 on the replica that acts on alerts.", registry=self.registry)
         # Who knows nothing of the cluster must not say that nothing is held.
-        self.leader.set_function(lambda: leadership.not_leading() is None and surroundings.not_ready() is None)
+        self.leader.set_function(lambda: leads() and surroundings.not_ready() is None)
         self.events = Counter(
             "neuron_remediator_events",
             "Kubernetes Events about changes, by what became of them.",
             ["result"],
             registry=self.registry,
         )
-        budget_limit = Gauge(
-            "neuron_remediator_budget_limit",
-            "Targets that may be unavailable, and newly disrupted within ten minutes; +Inf without a limit.",
-            ["budget"],
-            registry=self.registry,
-        )
-        budget_used = Gauge(
-            "neuron_remediator_budget_used",
-            "Targets that are unavailable through us or the driver, and newly disrupted within ten minutes.",
-            ["budget"],
-            registry=self.registry,
-        )
-        for which in Limit:
-            budget_limit.labels(which).set_function(partial(_limit, budget, which))
-            budget_used.labels(which).set_function(partial(_used, budget, which, clock))
         for result in EVENT_RESULTS:
             self.events.labels(result)
         for result in RESULTS:
@@ -136,45 +119,63 @@ class Metrics:
         for action in ACTIONS:
             for result in ACTION_RESULTS:
                 self.actions.labels(action, backend, result)
-        self.registry.register(_ClusterCollector(records, surroundings))
-
-
-def _limit(budget: Budget, which: Limit) -> float:
-    limit = budget.limit(which)
-    return math.inf if limit is None else limit
-
-
-def _used(budget: Budget, which: Limit, clock: Callable[[], datetime]) -> float:
-    return budget.used(which, clock())
+        self.registry.register(_ClusterCollector(records, surroundings, budget, clock))
 
 
 class _ClusterCollector(Collector):
-    """What the cluster holds → `neuron_remediator_record` and `neuron_remediator_node`, one line each."""
+    """What the cluster holds → records, nodes and the budget; nothing while that is not known."""
 
     LABELS = ("node", "device", "fault", "effect", "state", "latched", "episode")
 
-    def __init__(self, records: Callable[[], Iterable[Record]], surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        records: Callable[[], Iterable[Record]],
+        surroundings: Surroundings,
+        budget: Budget,
+        clock: Callable[[], datetime],
+    ) -> None:
         self._records = records
         self._surroundings = surroundings
+        self._budget = budget
+        self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
-        records = GaugeMetricFamily(
-            "neuron_remediator_record",
-            "1 for each fault on a device that a record in the cluster stands for.",
-            labels=self.LABELS,
-        )
-        nodes = GaugeMetricFamily(
-            "neuron_remediator_node",
-            "1 for each Node that is there and has Neuron devices, or that an alert was about.",
-            labels=("node",),
-        )
+        families = {
+            "record": GaugeMetricFamily(
+                "neuron_remediator_record",
+                "1 for each fault on a device that a record in the cluster stands for.",
+                labels=self.LABELS,
+            ),
+            "node": GaugeMetricFamily(
+                "neuron_remediator_node",
+                "1 for each Node that is there and has Neuron devices, or that an alert was about.",
+                labels=("node",),
+            ),
+            "limit": GaugeMetricFamily(
+                "neuron_remediator_budget_limit",
+                "Targets that may be unavailable, and newly disrupted within ten minutes; +Inf without a limit.",
+                labels=("budget",),
+            ),
+            "used": GaugeMetricFamily(
+                "neuron_remediator_budget_used",
+                "Targets that are unavailable through us or the driver, and newly disrupted within ten minutes.",
+                labels=("budget",),
+            ),
+        }
         if self._surroundings.not_ready() is None:
-            for record in self._records():
-                records.add_metric(_labels(record), 1)
-            for name in self._surroundings.nodes():
-                nodes.add_metric((name,), 1)
-        yield records
-        yield nodes
+            self._fill(families)
+        return families.values()
+
+    def _fill(self, families: dict[str, GaugeMetricFamily]) -> None:
+        now = self._clock()
+        for record in self._records():
+            families["record"].add_metric(_labels(record), 1)
+        for name in self._surroundings.nodes():
+            families["node"].add_metric((name,), 1)
+        for which in Limit:
+            limit = self._budget.limit(which)
+            families["limit"].add_metric((which,), math.inf if limit is None else limit)
+            families["used"].add_metric((which,), self._budget.used(which, now))
 
 
 def _labels(record: Record) -> tuple[str, ...]:

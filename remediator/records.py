@@ -85,7 +85,8 @@ class Record:
     `last_fired` is the start of the newest firing taken in, by its sender's clock, and `episode` names its spell.
     `tainted_since` is the server's word for how long the taint has its present effect, NEVER before the cluster has
     the record. `released_until` and `released_by` say how long an operator's word stands, and whose it is. `reason` is
-    why the record is as it is: the alert, or the operator's words.
+    why the record is as it is: the alert, or the operator's words. `ending` says that its rule is being deleted and
+    some finalizer holds that up: it taints, and nothing can be done about it.
     """
 
     key: Key
@@ -101,12 +102,18 @@ class Record:
     released_until: datetime = NEVER
     released_by: str = ""
     tainted_since: datetime = NEVER
+    ending: bool = False
     stored: Stored | None = None
 
     @property
     def disrupts(self) -> bool:
         """Whether it keeps work off its target, or evicts what runs there."""
         return self.taint.effect.rank > 0
+
+    @property
+    def emptied(self) -> bool:
+        """Whether a hand has taken a part of the selector away, so that the rule taints more than its target."""
+        return _EMPTIED in (self.target.driver, self.target.pool, self.target.device)
 
 
 def episode_of(started: datetime) -> str:
@@ -229,6 +236,7 @@ def from_object(rule: Rule) -> Record | None:
         released_until=_moment(annotations.get("released-until", "")),
         released_by=annotations.get("released-by", ""),
         tainted_since=_moment(taint.time_added),
+        ending=metadata.deletion_timestamp is not None,
         stored=Stored(metadata.name, metadata.uid, metadata.resource_version),
     )
 

@@ -78,13 +78,5 @@ class Views:
     def _driver_effect(self, target: Target) -> Effect:
         """The strongest of the driver's taints there that a toleration for our key meets too."""
         taints = self._surroundings.taints().get(target.place, ())
-        effects = [_effect(taint.effect) for taint in taints if taint.key == self._policy.taint_key]
+        effects = [taint.effect for taint in taints if taint.key == self._policy.taint_key]
         return max(effects, default=Effect.NONE, key=lambda effect: effect.rank)
-
-
-def _effect(text: str) -> Effect:
-    """The effect of that name; one that is not known yet is ignored by Kubernetes, and informs here."""
-    try:
-        return Effect(text)
-    except ValueError:
-        return Effect.NONE

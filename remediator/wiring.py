@@ -45,10 +45,13 @@ Background = Callable[[], Coroutine[None, None, None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The parts, what keeps them current, and what is done once no request is under way any more, in that order."""
+    """The parts, and what runs beside them: what keeps them current, and the one task that writes unasked.
+
+    `farewell` is done in this order once no request is under way any more and that task has ended.
+    """
 
     parts: Parts
-    background: tuple[Background, ...]
+    background: tuple[Background, ...] = ()
     farewell: tuple[Callable[[], Awaitable[None]], ...] = field(default=())
 
 
@@ -63,7 +66,9 @@ async def wire(settings: Settings, connections: Connections, stack: AsyncExitSta
     api = await stack.enter_async_context(connect(settings.kubeconfig))
     if settings.dry_run:
         return _dry_run(settings, api)
-    return _on_cluster(settings, api, connections)
+    # Connections of its own: a Lease that waited behind a thousand slow writes would be lost in every mass failure.
+    lease_api = await stack.enter_async_context(connect(settings.kubeconfig))
+    return _on_cluster(settings, api, lease_api, connections)
 
 
 def _terms(settings: Settings) -> Terms:
@@ -83,7 +88,7 @@ def _in_memory(settings: Settings) -> Running:
         clock=_clock,
         elapsed=time.monotonic,
     )
-    return Running(parts=parts, background=(parts.leveller.run,))
+    return Running(parts=parts)
 
 
 def _dry_run(settings: Settings, api: Api) -> Running:
@@ -100,15 +105,16 @@ def _dry_run(settings: Settings, api: Api) -> Running:
         fleet=caches,
         per_device=settings.per_device,
         leadership=AlwaysLeads(),
+        acts=False,
         terms=_terms(settings),
         traces=lambda _metrics: Audit(dry_run=True),
         clock=_clock,
         elapsed=time.monotonic,
     )
-    return Running(parts=parts, background=(caches.run, parts.leveller.run))
+    return Running(parts=parts, background=(caches.run,))
 
 
-def _on_cluster(settings: Settings, api: Api, connections: Connections) -> Running:
+def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Connections) -> Running:
     namespace = settings.lease_namespace or _own_namespace()
     pod = settings.lease_pod or socket.gethostname()
 
@@ -117,15 +123,15 @@ def _on_cluster(settings: Settings, api: Api, connections: Connections) -> Runni
 
     caches = Caches(api, driver=settings.driver, elapsed=time.monotonic, on_change=changed)
     lease = Lease(
-        api,
+        lease_api,
         LeaseSettings(namespace=namespace, name=settings.lease_name, duration=settings.lease_duration, pod=pod),
         elapsed=since_boot,
         clock=_clock,
         ready=lambda: caches.not_ready() is None,
-        on_leading=lambda: _each(label.look, parts.leveller.poke),
+        on_leading=lambda: _each(caches.renew_records, label.look, parts.leveller.poke),
         on_demotion=lambda: _each(label.look, connections.close_idle),
     )
-    label = PodLabel(api, namespace=namespace, pod=pod, leads=lambda: lease.not_leading() is None)
+    label = PodLabel(lease_api, namespace=namespace, pod=pod, leads=lambda: lease.not_leading() is None)
     events: list[Events] = []
 
     def traces(metrics: Metrics) -> AllTraces:
@@ -148,13 +154,17 @@ def _on_cluster(settings: Settings, api: Api, connections: Connections) -> Runni
         elapsed=time.monotonic,
     )
 
+    async def give_the_lease_back() -> None:
+        if not parts.writer.in_doubt():
+            await lease.release()
+
     async def tell_the_rest() -> None:
         await events[0].drain(DRAIN_SECONDS)
 
     return Running(
         parts=parts,
-        background=(caches.run, lease.run, label.run, events[0].run, parts.leveller.run),
-        farewell=(lease.release, tell_the_rest),
+        background=(caches.run, lease.run, label.run, events[0].run),
+        farewell=(give_the_lease_back, tell_the_rest),
     )
 
 

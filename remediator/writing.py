@@ -9,9 +9,10 @@ import asyncio
 import math
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from remediator.budget import LANDED_BY
 from remediator.decide import Action, Create, Delete, Replace, Update
 from remediator.errors import ConflictError, Refusal, UnavailableError
 from remediator.records import NEVER
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from remediator.backends import Backend
     from remediator.budget import Budget
+    from remediator.election import Leadership
     from remediator.metrics import Metrics
     from remediator.records import Key, Record
     from remediator.traces import Traces
@@ -33,16 +35,6 @@ _NOT_CARRIED_OUT = frozenset(
 """Refusals after which the write has certainly not reached the cluster."""
 
 
-class Leadership(Protocol):
-    """Whether this replica may change anything."""
-
-    def not_leading(self) -> str | None:
-        """Why no change may be made now, or None while this replica leads."""
-
-    def remaining(self) -> float:
-        """Seconds during which a write may still be under way; 0 or less when not leading, infinite without a Lease."""
-
-
 @dataclass(slots=True)
 class _Attempt:
     """A write of ours; `told` once its change has been told."""
@@ -50,6 +42,7 @@ class _Attempt:
     step: str
     told_as: str
     record: Record
+    began: datetime
     told: bool = False
 
     def made(self, after: Record | None) -> bool:
@@ -113,7 +106,7 @@ class Writer:
                 await self._step(DELETE, void, told_as=VOID)
                 await self._step(CREATE, record)
             case Delete(record):
-                await self._step(DELETE, record)
+                await self._step(DELETE, record, reserved=False)
 
     def saw(self, before: Record | None, after: Record | None) -> bool:
         """Note that a record came, changed or went; whether that is what is, or was, being written here.
@@ -122,41 +115,54 @@ class Writer:
         """
         record = after or before
         attempt = self._attempts.get(record.key) if record else None
-        if attempt is None or not attempt.made(after):
+        if attempt is None or not attempt.made(after) or self._clock() - attempt.began >= LANDED_BY:
             return False
         if not attempt.told:
             attempt.told = True
             self._traces.changed(Change(attempt.told_as, before, after))
         return True
 
-    async def _step(self, step: str, record: Record, *, told_as: str = "") -> None:
-        before = self._backend.record(record.key)
-        attempt = self._attempts[record.key] = _Attempt(step, told_as or step, record)
+    def in_doubt(self) -> bool:
+        """Whether a write may reach the cluster yet, as its answer has not come."""
+        now = self._clock()
+        return any(now - attempt.began < LANDED_BY for attempt in self._attempts.values())
+
+    async def _step(self, step: str, record: Record, *, told_as: str = "", reserved: bool = True) -> None:
+        key, before = record.key, self._backend.record(record.key)
+        lost = self._attempts.get(key)
+        attempt = self._attempts[key] = _Attempt(step, told_as or step, record, self._clock())
         result = "failed"
         try:
             await self._write(step, record)
             result = "ok"
         except ConflictError:
+            # It may be an earlier write of ours, with its answer lost, that is in the way.
             result = "conflict"
-            self._not_carried_out(record)
+            if reserved:
+                self._budget.refused(key)
             raise
         except UnavailableError as error:
             if error.refusal in _NOT_CARRIED_OUT:
-                self._not_carried_out(record)
+                self._take_back(key, lost)
+                if reserved:
+                    self._budget.refused(key)
             raise
         finally:
             self._metrics.actions.labels(step, self._backend.name, result).inc()
-        del self._attempts[record.key]
-        if step != DELETE:
-            self._budget.written(record.key)
+        self._take_back(key, None)
+        if told_as != VOID:
+            self._budget.written(key)
         if not attempt.told:
             # Memory knew it before we did, or has heard by now that it is gone again.
-            after = None if step == DELETE else self._backend.record(record.key) or record
+            after = None if step == DELETE else self._backend.record(key) or record
             self._traces.changed(Change(attempt.told_as, before or (None if after else record), after))
 
-    def _not_carried_out(self, record: Record) -> None:
-        self._budget.refused(record.key)
-        self._attempts.pop(record.key, None)
+    def _take_back(self, key: Key, earlier: _Attempt | None) -> None:
+        """The attempt on that record is over; what was in doubt before it still is."""
+        if earlier is None:
+            self._attempts.pop(key, None)
+        else:
+            self._attempts[key] = earlier
 
     def _reserve(self, record: Record) -> None:
         self._budget.reserve(record.key, record.target.place, record.taint.effect, self._clock())

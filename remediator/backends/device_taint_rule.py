@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from remediator.backends import OnChange, ignore
 from remediator.cluster import RESOURCE_API, Api, object_path
-from remediator.errors import ConflictError, Refusal, UnavailableError
+from remediator.errors import Refusal, UnavailableError
 from remediator.records import MANAGER, Key, Record, from_object, object_name, to_object
 from remediator.rules import Rule
 
@@ -35,8 +35,6 @@ class RecordCache:
         self._keys: dict[str, Key] = {}
         # UID → version of what was deleted while events about it may still be under way.
         self._deleted: dict[str, int] = {}
-        # UIDs that we have asked to delete: their end is our doing, also when the answer was lost.
-        self._deleting: set[str] = set()
         # The newest version that a list or an event has told: all that happened until then is known.
         self._told = 0
 
@@ -109,14 +107,6 @@ class RecordCache:
         self._deleted.pop(object_.metadata.uid, None)
         self._drop_uid(object_.metadata.uid, ours=False)
 
-    def deleting(self, uid: str) -> None:
-        """Note that a deletion of ours is under way."""
-        self._deleting.add(uid)
-
-    def not_deleted(self, uid: str) -> None:
-        """Note that it was refused."""
-        self._deleting.discard(uid)
-
     def forget(self, uid: str, resource_version: str, *, ours: bool = True) -> None:
         """Drop a rule that was deleted in that version, for good: events about it may still be under way."""
         # One that is not held has had its last event: nothing is remembered that no event would take away again.
@@ -142,8 +132,6 @@ class RecordCache:
         gone = self._records.pop(key)
         if gone.stored is not None:
             self._keys.pop(gone.stored.uid, None)
-            ours = ours or gone.stored.uid in self._deleting
-            self._deleting.discard(gone.stored.uid)
         self.on_change(gone, None, ours)
 
 
@@ -210,12 +198,7 @@ class DeviceTaintRuleBackend:
         if record.stored is None:
             raise ValueError(f'deleting record "{record.key}": it was never stored')
         stored = record.stored
-        self._cache.deleting(stored.uid)
-        try:
-            await self._api.delete(self._path(stored.name), uid=stored.uid, resource_version=stored.resource_version)
-        except ConflictError:
-            self._cache.not_deleted(stored.uid)
-            raise
+        await self._api.delete(self._path(stored.name), uid=stored.uid, resource_version=stored.resource_version)
         self._cache.forget(stored.uid, stored.resource_version)
 
     def _path(self, name: str) -> str:

@@ -1,11 +1,13 @@
 """Records as they would be: the cluster's own, with what a dry run would have written laid over them in memory.
 
-It writes nothing anywhere. What it imagines of a record ends when the cluster's own changes: that is the truth then.
+It writes nothing anywhere. What it imagines of a record ends when the cluster's own changes, that is the truth then, or
+when no alert has asked for the record for a while: an imagined record is never seen by the rules that would clear it.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from remediator.backends import OnChange, ignore
@@ -16,6 +18,10 @@ if TYPE_CHECKING:
 
     from remediator.backends.device_taint_rule import RecordCache
     from remediator.records import Key, Record
+
+
+_FORGOTTEN_AFTER = timedelta(minutes=15)
+"""Three repeats of an alert that still fires."""
 
 
 class DryRunBackend:
@@ -29,15 +35,19 @@ class DryRunBackend:
         self._clock = clock
         # None: imagined to be gone.
         self._imagined: dict[Key, Record | None] = {}
+        self._asked: dict[Key, datetime] = {}
         cache.on_change = self._cluster_changed
 
     def records(self) -> Iterable[Record]:
         """Every record, as it would be."""
+        self._forget()
         real = {record.key: record for record in self._cache.all()}
         return tuple(record for record in (real | self._imagined).values() if record is not None)
 
     def record(self, key: Key) -> Record | None:
         """The record of one fault, as it would be."""
+        if key in self._imagined:
+            self._asked[key] = self._clock()
         return self._imagined[key] if key in self._imagined else self._cache.get(key)
 
     async def refresh(self, key: Key) -> None:
@@ -60,9 +70,17 @@ class DryRunBackend:
         if after is not None and (before is None or before.taint.effect is not after.taint.effect):
             after = replace(after, tainted_since=self._clock())
         self._imagined[key] = after
+        self._asked[key] = self._clock()
         self.on_change(before, after, True)
+
+    def _forget(self) -> None:
+        now = self._clock()
+        for key in [key for key, asked in self._asked.items() if now - asked >= _FORGOTTEN_AFTER]:
+            del self._asked[key]
+            self.on_change(self._imagined.pop(key), self._cache.get(key), True)
 
     def _cluster_changed(self, before: Record | None, after: Record | None, ours: bool) -> None:  # noqa: FBT001 - `OnChange`
         record = after or before
         if record is not None:
+            self._asked.pop(record.key, None)
             self.on_change(self._imagined.pop(record.key, before), after, ours)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from alerts.faults import FAULTS, Effect
 from remediator.cli import standing
+from remediator.cli.picture import distinct
 from remediator.cli.words import counted, joined, plain, since, where
 from remediator.inventory import NEURON_NODE
 from remediator.level import NO_ROOM
@@ -139,10 +140,10 @@ def _nothing(address: Address, picture: Picture, *, listed: bool | None) -> tupl
 
 
 def _targets(address: Address, records: Iterable[Record], picture: Picture) -> list[Target]:
-    targets = {record.target: None for record in records}
+    targets = [record.target for record in records]
     if address.device is not None and picture.inventory is not None:
-        targets[picture.inventory.locate(address.node, address.device)] = None
-    return list(targets)
+        targets.append(picture.inventory.locate(address.node, address.device))
+    return distinct(targets)
 
 
 def _uses(address: Address, records: Iterable[Record], picture: Picture) -> Iterator[Line]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from remediator.claims import Claims
-    from remediator.inventory import Inventory, Node, Target
+    from remediator.inventory import Inventory, Node, Place, Target
     from remediator.rules import Rule
 
 
@@ -39,6 +39,15 @@ def sorted_out(rules: Iterable[Rule]) -> Rules:
     return Rules(tuple(sorted(records, key=lambda record: record.key)), tuple(others))
 
 
+def distinct(targets: Iterable[Target]) -> list[Target]:
+    """Each thing that can be tainted once, in order: whether a slice has confirmed it makes no other of it."""
+    return list({_taintable(target): target for target in targets}.values())
+
+
+def _taintable(target: Target) -> tuple[str, Place]:
+    return target.driver, target.place
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
     """One look at the cluster. `node_read` says that None for the node is the API server's word."""
@@ -58,9 +67,9 @@ class Picture:
 
     def others_on(self, target: Target, *, but: Iterable[Record] = ()) -> list[Record]:
         """Records that keep the target tainted, without those."""
-        left_out = {record.key for record in but}
+        left_out, wanted = {record.key for record in but}, _taintable(target)
         return [
             record
             for record in self.rules.records
-            if record.disrupts and record.target == target and record.key not in left_out
+            if record.disrupts and _taintable(record.target) == wanted and record.key not in left_out
         ]

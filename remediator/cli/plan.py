@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from remediator.cli.picture import distinct
 from remediator.cli.words import joined, plain, until
 from remediator.decide import release
 from remediator.records import Record, State
@@ -53,25 +54,39 @@ def step(record: Record, intent: Intent, node: Node | None) -> Step:
             update=None,
             says="is void: its machine is gone; the garbage collector removes it, and it says nothing of a new machine",
         )
-    running = record.state is State.RELEASED and intent.now < record.released_until
     if intent.until is None:
-        if not running:
-            says = f"is not released (it is {record.state}): nothing to end"
-            return Step(record=record, update=None, says=says, needless=True)
-        return Step(
-            record=record,
-            update=release(record, until=intent.now, by=intent.by, why=intent.why or record.reason),
-            says=f"the release by {_whose(record, intent)} ends now; the fault taints again with its next firing",
-        )
-    latch = ", latched" if record.latched else ""
-    before = f"is {record.state} with effect {record.taint.effect}{latch}"
-    if running:
-        before = f"is released by {_whose(record, intent)} already, which this replaces"
+        return _end(record, intent)
     return Step(
         record=record,
         update=release(record, until=intent.until, by=intent.by, why=intent.why),
-        says=f"{before}; will have no effect and no latch",
+        says=f"{_before(record, intent)}; will have no effect and no latch",
     )
+
+
+def _end(record: Record, intent: Intent) -> Step:
+    if record.state is not State.RELEASED:
+        says = f"is not released (it is {record.state}): nothing to end"
+        return Step(record=record, update=None, says=says, needless=True)
+    if not _runs(record, intent):
+        says = f"was released by {_whose(record, intent)}, which the remediator has yet to notice: nothing to end"
+        return Step(record=record, update=None, says=says, needless=True)
+    return Step(
+        record=record,
+        update=release(record, until=intent.now, by=intent.by, why=intent.why or record.reason),
+        says=f"the release by {_whose(record, intent)} ends now; the fault taints again with its next firing",
+    )
+
+
+def _before(record: Record, intent: Intent) -> str:
+    if record.state is not State.RELEASED:
+        return f"is {record.state} with effect {record.taint.effect}{', latched' if record.latched else ''}"
+    if not _runs(record, intent):
+        return f"was released by {_whose(record, intent)}"
+    return f"is released by {_whose(record, intent)} already, which this replaces"
+
+
+def _runs(record: Record, intent: Intent) -> bool:
+    return intent.now < record.released_until
 
 
 def _whose(record: Record, intent: Intent) -> str:
@@ -82,7 +97,7 @@ def remarks(steps: list[Step], picture: Picture) -> list[str]:
     """What an operator may not expect: targets that stay tainted all the same."""
     said: list[str] = []
     released = [one.record for one in steps if not one.refused]
-    for target in {record.target: None for record in released}:
+    for target in distinct(record.target for record in released):
         if others := picture.others_on(target, but=released):
             said.append(f"{plain(target.device)} stays tainted by {joined(other.key for other in others)}")
         taints = picture.inventory.taints().get(target.place, ()) if picture.inventory else ()

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import msgspec
 
 from remediator.backends.device_taint_rule import collection
-from remediator.caches import SLICES
+from remediator.caches import CLAIMS, SLICES
 from remediator.claims import ClaimObject, ClaimReader, Claims
 from remediator.cli.picture import Rules, sorted_out
-from remediator.cluster import RESOURCE_API, Api, connect, object_path, rule_version
+from remediator.cluster import Api, connect, object_path, rule_version
 from remediator.errors import ExpiredError, Refusal, UnavailableError
 from remediator.inventory import Inventory, Node
 from remediator.node_cache import NODES
@@ -35,7 +35,6 @@ LOGIN_SECONDS = 120.0
 """How long a kubeconfig's login command may take: it may have to ask a person."""
 
 _PAGE = "500"
-_CLAIMS = f"{RESOURCE_API}/v1/resourceclaims"
 _REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _DEFAULT_FILE = Path("~/.kube/config")
 
@@ -101,7 +100,7 @@ class Cluster:
     async def claims(self) -> Claims:
         """Who uses what: the ResourceClaims of every namespace."""
         claims, compact = Claims(), ClaimReader(self.driver)
-        claims.replace([compact(wide) for wide in await self._list(_CLAIMS, ClaimObject)], "")
+        claims.replace([compact(wide) for wide in await self._list(CLAIMS, ClaimObject)], "")
         return claims
 
     async def caller(self) -> Caller:

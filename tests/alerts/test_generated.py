@@ -177,6 +177,8 @@ def test_the_runbook_of_what_is_withheld_has_its_headings_and_names_what_there_i
     exported = Path(metrics.__file__).read_text(encoding="utf-8")
     series = {name.removesuffix("_total") for name in re.findall(r"\bneuron_\w+", page)}
     assert len(series) == 4
+    latched = [f"`{fault.name}`" for fault in FAULTS.values() if fault.latched]
+    assert f"but for latched ones ({', '.join(latched)}, and" in page, "clean readings do not end these"
     assert {name for name in series if f'"{name}"' not in exported} == set()
 
 

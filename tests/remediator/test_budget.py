@@ -423,3 +423,28 @@ TestLedger.settings = settings(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
+
+
+# What a review has found
+
+
+def test_raises_that_never_landed_free_their_places_when_that_is_certain() -> None:
+    """The API server was away for seconds; nobody may be withheld for ten minutes because of it."""
+    budget = Budget(Limits(max_unavailable=None, max_new=10), Fleet())
+    for index in range(10):
+        budget.reserve(key(index), Place(NODE, f"neuron-device-{index}"), NO_EXECUTE, NOW)
+    other = Place(NODE, "neuron-device-10")
+    assert budget.refusal(key(10), other, NO_EXECUTE, NOW + LANDED_BY - INSTANT) is Limit.NEW
+
+    assert budget.refusal(key(10), other, NO_EXECUTE, NOW + LANDED_BY) is None
+    assert used(budget, NOW + LANDED_BY) == (0, 0)
+
+
+def test_a_move_gives_no_credit_for_a_place_that_another_write_is_about_to_take() -> None:
+    budget = Budget(Limits(max_unavailable=1, max_new=None), Fleet())
+    write(budget, key(1), A)
+    budget.reserve(key(2), A, NO_EXECUTE, NOW)
+
+    assert budget.refusal(key(1), B, NO_EXECUTE, NOW) is Limit.UNAVAILABLE
+    budget.refused(key(2))
+    assert budget.refusal(key(1), B, NO_EXECUTE, NOW) is None

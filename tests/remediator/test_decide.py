@@ -423,3 +423,12 @@ def test_a_record_of_a_fault_that_the_table_does_not_have_is_left_alone(held: Re
     foreign = replace(held, key=replace(held.key, fault="tensor_core"), node_uid="uid-1")
 
     assert relevel(foreign, node=node(), view=seen) is None
+
+
+@pytest.mark.parametrize("held", [record(), record("link_efa"), record(node_uid="another")])
+def test_a_rule_whose_end_a_finalizer_holds_up_is_left_alone(held: Record) -> None:
+    """Whatever is written to it changes nothing: it would be written at every look, for ever."""
+    ending = replace(held, ending=True, state=State.WITHHELD, target=replace(held.target, placed=False), stored=STORED)
+
+    assert decide_fired(fired(held.key.fault), node=node(), record=ending, view=view()) is Outcome.WITHHELD
+    assert relevel(ending, node=node(), view=view()) is None

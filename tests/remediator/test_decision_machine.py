@@ -113,7 +113,7 @@ class DecisionMachine(RuleBasedStateMachine):
             records=cluster.records,
             backend=cluster.name,
             surroundings=cluster,
-            leadership=silent,
+            leads=lambda: True,
             budget=self.budget,
             clock=self.clock,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import msgspec
 
@@ -30,6 +31,22 @@ class Told:
     def __call__(self, before: Record | None, after: Record | None, ours: bool) -> None:  # noqa: FBT001 - `OnChange`
         """Keep it."""
         self.changes.append((before, after, ours))
+
+
+async def test_what_no_alert_speaks_of_any_more_is_imagined_no_more() -> None:
+    dry, _, told = backend()
+    made = record("link_efa")
+    await dry.create(made)
+    now = [NOW]
+    dry._clock = lambda: now[0]
+    now[0] = NOW + timedelta(minutes=14)
+    assert dry.record(made.key) is not None
+    now[0] = NOW + timedelta(minutes=28)
+    assert len(list(dry.records())) == 1
+    now[0] = NOW + timedelta(minutes=29)
+
+    assert list(dry.records()) == []
+    assert told.changes[-1][1] is None
 
 
 def backend(*records: Record) -> tuple[DryRunBackend, RecordCache, Told]:

@@ -347,3 +347,26 @@ def test_all_else_that_the_record_says_stays(one: Record, seen: View, firing: bo
         assert getattr(levelled, name) == getattr(one, name)
     assert (levelled.taint.key, levelled.taint.value) == (TAINT_KEY, FAULTS[one.key.fault].value)
     assert (levelled.released_until > NOW) == (levelled.state is State.RELEASED)
+
+
+@pytest.mark.parametrize("part", ["driver", "pool", "device"])
+def test_a_selector_that_a_hand_has_emptied_is_lowered_at_once_and_mended(part: str) -> None:
+    """It taints every device of the pool, the driver or the cluster; no firing may come for long."""
+    emptied = replace(record("device_unreachable").target, **{part: "?"}, placed=False)
+    held = replace(record("device_unreachable"), target=emptied, state=State.WITHHELD)
+
+    settled = level(held, view(), firing=False)
+
+    assert (settled.target, settled.taint.effect, settled.state) == (view().target, Effect.NONE, State.WITHHELD)
+    assert level(settled, view(), firing=False) == settled
+    assert level(held, view(), firing=True).taint.effect is Effect.NO_EXECUTE
+    assert level(replace(held, latched=True), view(), firing=False).taint.effect is Effect.NO_EXECUTE
+
+
+def test_a_rule_that_a_hand_has_pointed_at_another_driver_comes_back_by_a_firing_alone() -> None:
+    elsewhere = replace(record("device_unreachable").target, driver="other.example.com")
+    held = replace(record("device_unreachable"), target=elsewhere)
+
+    assert level(held, view(), firing=False).state is State.WITHHELD
+    assert level(held, view(refusal=Limit.NEW), firing=True).target == elsewhere
+    assert level(held, view(), firing=True).target == view().target

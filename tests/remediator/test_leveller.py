@@ -6,13 +6,14 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from alerts.faults import Effect
 from remediator.budget import Limits
-from remediator.decide import release
+from remediator.decide import release, relevel
+from remediator.leveller import SWEEP_SECONDS
 from remediator.records import Key, State
 from remediator.traces import UPDATE
 from tests.remediator.fakes import conflict, eventually, unavailable
@@ -176,3 +177,31 @@ async def test_a_rule_that_a_hand_has_weakened_waits_for_evidence_unless_it_is_l
 
     assert standing(faulty, HBM) == (Effect.NO_EXECUTE, State.ACTIVE)
     assert standing(faulty, EFA) == (Effect.NONE, State.WITHHELD)
+
+
+async def test_an_ended_release_that_nothing_can_be_done_about_is_waited_for_no_more(faulty: Service) -> None:
+    """Its Node is gone; the sweeps must not spin until the garbage collector comes."""
+    soon = NOW + timedelta(seconds=5)
+    await faulty.backend.update(release(held(faulty, EFA), until=soon, by="ann", why="test").record)
+    leveller = faulty.parts.leveller
+    assert leveller._until_next(NOW) == 5
+
+    faulty.clock.now = soon
+    assert leveller._until_next(NOW) == 0, "the last look was before the end"
+    assert leveller._until_next(soon) == SWEEP_SECONDS
+
+
+async def test_a_bug_that_one_record_meets_keeps_no_other_from_being_lowered(
+    faulty: Service, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    faulty.cluster.known = {NODE: node(opted_out=True)}
+
+    def fails_for_hbm(record: Record, **around: Any) -> Any:
+        if record.key == HBM:
+            raise ZeroDivisionError
+        return relevel(record, **around)
+
+    monkeypatch.setattr("remediator.leveller.relevel", fails_for_hbm)
+
+    assert [key for _, key in await sweep(faulty)] == [EFA]
+    assert [record.getMessage() for record in caplog.records] == ["levelling a record: unexpected error"]

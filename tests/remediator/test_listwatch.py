@@ -386,3 +386,29 @@ async def test_a_collection_out_of_touch_for_long_is_not_relied_on(watch: Watch)
 
     await eventually(lambda: watching.watch.current, what="a list that succeeds again")
     assert watching.sink.names == {"b"}
+
+
+async def test_who_must_be_certain_has_it_listed_anew(watch: Watch) -> None:
+    """A watch whose peer is dead looks like one of a collection in which nothing happens."""
+    gate = asyncio.Event()
+
+    async def later(request: web.Request) -> web.StreamResponse:
+        await gate.wait()
+        return await page(node("b"), version=5)(request)
+
+    watching = await watch(ScriptedCollection(lists=[page(node("a")), later], watches=[events(then="stay")]))
+    await eventually(lambda: watching.server.watched, what="the watch")
+    watching.clock.now += 1
+    watching.watch.renew(older_than=2)
+    told = [watching.watch.current]
+    watching.watch.renew(older_than=1)
+    told.append(watching.watch.current)
+    await eventually(lambda: len(watching.server.listed) == 2, what="the new list")
+    told.append(watching.watch.current)
+    assert told == [True, False, False], "it was young enough, and then it was not"
+    gate.set()
+    await eventually(lambda: watching.watch.current, what="its end")
+
+    assert watching.sink.names == {"b"}
+    await eventually(lambda: len(watching.server.watched) == 2, what="the new watch")
+    assert watching.server.watched[1]["resourceVersion"] == "5"

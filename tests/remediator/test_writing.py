@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from alerts.faults import Effect
-from remediator.budget import Limit, Limits
+from remediator.budget import LANDED_BY, Limit, Limits
 from remediator.errors import Refusal, UnavailableError
 from remediator.records import State
-from remediator.traces import CREATE, DELETE, UPDATE, VOID
+from remediator.traces import CREATE, DELETE, REMOVED, UPDATE, VOID
 from tests.remediator.fakes import Hang, conflict, eventually, unavailable
 from tests.remediator.samples import NODE, NOW, STARTED, alert_json, body, node, record
 
 if TYPE_CHECKING:
-    from remediator.records import Record
+    from remediator.records import Key, Record
     from tests.remediator.conftest import MakeService, Service
 
 ONE = Limits(max_unavailable=1, max_new=None)
@@ -107,12 +107,64 @@ async def test_a_change_whose_answer_is_lost_is_told_once(service: Service) -> N
     assert service.counts("alerts", "outcome") == {"failed": 1, "unchanged": 1}
 
 
+async def test_a_lost_create_that_is_in_the_way_of_its_repetition_is_told(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory had not heard of it when it was asked for again: the conflict shows it."""
+    service.backend.trouble = {3: unavailable()}
+    assert await service.post(alert_json()) == 503
+    landed = record(started=STARTED, target=service.cluster.locate(NODE, 3))
+
+    async def shows(_key: Key) -> None:
+        service.backend.trouble = {}
+        if not list(service.backend.records()):
+            await service.backend.memory.create(landed)
+
+    monkeypatch.setattr(service.backend, "refresh", shows)
+    service.backend.trouble = {3: conflict()}
+    assert await service.post(alert_json()) == 200
+
+    assert [change.action for change in service.heard.changes] == [CREATE]
+
+
+async def test_a_deletion_long_after_a_lost_one_is_not_ours(service: Service) -> None:
+    efa = alert_json(fault="link_efa")
+    assert await service.post(efa) == 200
+    service.backend.trouble = {3: unavailable()}
+    clear = alert_json(fault="link_efa", remediation="clear", episode=held(service).episode)
+    assert await service.post(clear) == 503
+    service.clock.now += LANDED_BY
+    gone = held(service)
+    service.backend.memory.on_change(gone, None, False)
+
+    assert [change.action for change in service.heard.changes] == [CREATE, REMOVED]
+
+
+@pytest.mark.parametrize("trouble", [conflict(), UnavailableError(Refusal.THROTTLED, "no")])
+async def test_a_refused_deletion_frees_nothing_of_a_raise_whose_answer_was_lost(
+    make_service: MakeService, trouble: Exception
+) -> None:
+    service = await make_service(limits=ONE)
+    assert await service.post(alert_json(device="9", fault="fabric_error")) == 200
+    assert await service.post(alert_json(fault="link_efa")) == 200
+    withheld = next(one for one in service.backend.records() if one.key.device == 3)
+    await service.backend.memory.delete(next(one for one in service.backend.records() if one.key.device == 9))
+    service.backend.trouble = {3: unavailable()}
+    assert await service.post(alert_json(fault="link_efa")) == 503, "it rises now, and may have"
+    service.backend.trouble = {3: trouble}
+    clear = alert_json(fault="link_efa", remediation="clear", episode=withheld.episode)
+    assert await service.post(clear) == 503
+
+    assert await service.post(alert_json(device="4")) == 200
+    assert effects(service) == {3: Effect.NONE, 4: Effect.NONE}
+
+
 async def test_what_the_watch_shows_later_of_a_lost_write_is_told(service: Service) -> None:
     """Neither the answer nor the change had come when the write was given up."""
     service.backend.trouble = {3: unavailable()}
     assert await service.post(alert_json()) == 503
     assert service.heard.changes == []
-    await service.backend.memory.create(record(started=STARTED))
+    await service.backend.memory.create(record(started=STARTED, target=service.cluster.locate(NODE, 3)))
     await service.backend.memory.delete(held(service))
 
     assert [change.action for change in service.heard.changes] == [CREATE]

@@ -64,7 +64,7 @@ def test_a_dry_run_writes_nothing(
             timeout=SECONDS,
             what="the opt-out to be imagined",
         )
-        assert page.value("neuron_remediator_leader") == 1
+        assert page.value("neuron_remediator_leader") == 0, "it must not be taken for who acts"
         # What it exports is what is in the cluster, so that no rule of Prometheus takes the imagined for held.
         names = {labels["fault"] for name, labels, _ in page.metrics() if name == "neuron_remediator_record"}
         assert names == {fault.key.fault for fault in held}

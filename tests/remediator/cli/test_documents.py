@@ -266,7 +266,8 @@ def test_a_release_lifts_effect_and_latch() -> None:
         (held(), INTENT, None, "is void"),
         (held(), INTENT, node(uid="other"), "is void"),
         (held(), END, node(), "is not released (it is active): nothing to end"),
-        (released(SINCE), END, node(), "is not released"),
+        (released(SINCE), END, node(), "was released by alice until 2026-11-30 09:00:00Z (over), which the remediator"),
+        (released(SINCE), END, node(), "has yet to notice: nothing to end"),
     ],
 )
 def test_what_is_not_done_is_said(record: Record, intent: Intent, there: Node | None, says: str) -> None:
@@ -284,7 +285,9 @@ def test_an_end_keeps_the_words_of_the_release() -> None:
 
 def test_a_release_that_is_replaced_is_named() -> None:
     assert "is released by alice until 2026-11-30 16:00:00Z" in step(released(), INTENT, node()).says
-    assert "is released by" not in step(released(SINCE), INTENT, node()).says
+    assert step(released(SINCE), INTENT, node()).says == (
+        "was released by alice until 2026-11-30 09:00:00Z (over); will have no effect and no latch"
+    )
 
 
 def test_what_stays_tainted_is_remarked() -> None:
@@ -297,6 +300,22 @@ def test_what_stays_tainted_is_remarked() -> None:
         driver,
     ]
     assert remarks([step(one, INTENT, node()) for one in both], looked) == [driver]
+
+
+def test_a_device_is_one_whether_or_not_a_slice_has_confirmed_it() -> None:
+    """A record made while the slice was away says "unplaced"; one made later does not, and taints the same device."""
+    placed = held()
+    unplaced = held("sram", target=replace(placed.target, placed=False))
+    looked = picture(placed, unplaced, claims=Claims())
+    for one, other in ((placed, unplaced), (unplaced, placed)):
+        assert remarks([step(one, INTENT, node())], looked) == [f"neuron-device-3 stays tainted by {other.key}"]
+        alone = Address(NODE, 3, one.key.fault)
+        assert f"also held there by {other.key}" in text_of(explain(alone, looked))["done"]
+    (uses,) = (section for section in explain(HERE, looked).sections if section.title == "In use now")
+    assert [line.text for line in uses.lines] == ["nobody: no allocated claim holds it"]
+    both = [step(one, INTENT, node()) for one in (placed, unplaced)]
+    driver = inventory(device("neuron-device-3", 3, DeviceTaint(TAINT_KEY, "x", Effect.NO_EXECUTE)))
+    assert len(remarks(both, replace(looked, inventory=driver))) == 1
 
 
 # Words
