@@ -73,13 +73,17 @@ class Sink(Protocol[T]):
         """Drop one object that was deleted."""
 
 
-class _ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
+class ListMetadata(msgspec.Struct, frozen=True, rename="camel"):
+    """Where a list, or one object of it, stands, and the token of the page that follows."""
+
     resource_version: str = ""
     continue_: str = msgspec.field(name="continue", default="")
 
 
-class _Page(msgspec.Struct, Generic[W], frozen=True):
-    metadata: _ListMetadata
+class Page(msgspec.Struct, Generic[W], frozen=True):
+    """One page of a list."""
+
+    metadata: ListMetadata
     items: list[W]
 
 
@@ -91,7 +95,7 @@ class _Event(msgspec.Struct, Generic[W], frozen=True):
 class _AnyObject(msgspec.Struct, frozen=True):
     """What may be of interest in an object that is not of the collection: a bookmark, a Status."""
 
-    metadata: _ListMetadata = _ListMetadata()
+    metadata: ListMetadata = ListMetadata()
     code: int = 0
     message: str = ""
 
@@ -128,7 +132,7 @@ class ListWatch(Generic[W, T]):
     def __post_init__(self) -> None:
         # Filled in at run time, which is more than a type checker can follow.
         event: Any = _Event
-        page: Any = _Page
+        page: Any = Page
         self._event_type, self._page_type = event[self.kind], page[self.kind]
 
     @property
@@ -178,7 +182,7 @@ class ListWatch(Generic[W, T]):
         token = ""
         while True:
             query = dict(self.query) | {"limit": _PAGE} | ({"continue": token} if token else {})
-            page: _Page[W] | None = await self.api.get(self.path, self._page_type, **query)
+            page: Page[W] | None = await self.api.get(self.path, self._page_type, **query)
             if page is None:
                 raise UnavailableError(Refusal.NOT_SERVED, f"listing {self.path}: not served")
             objects += map(self.keep, page.items)

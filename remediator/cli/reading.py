@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -22,6 +22,7 @@ from remediator.cli.picture import Rules, sorted_out
 from remediator.cluster import Api, connect, object_path, rule_version
 from remediator.errors import ExpiredError, Refusal, UnavailableError
 from remediator.inventory import Inventory, Node
+from remediator.listwatch import Page
 from remediator.node_cache import NODES
 from remediator.rules import Rule
 from remediator.slices import Compactor, SliceObject
@@ -37,15 +38,6 @@ LOGIN_SECONDS = 120.0
 _PAGE = "500"
 _REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _DEFAULT_FILE = Path("~/.kube/config")
-
-
-class _ListMetadata(msgspec.Struct, frozen=True):
-    continue_: str = msgspec.field(name="continue", default="")
-
-
-class _Page(msgspec.Struct, Generic[T], frozen=True):
-    items: list[T]
-    metadata: _ListMetadata = _ListMetadata()
 
 
 class _UserInfo(msgspec.Struct, frozen=True):
@@ -127,7 +119,7 @@ class Cluster:
         following = ""
         while True:
             more: dict[str, str] = {"continue": following} if following else {}
-            page: _Page[T] | None = await self.api.get(path, _Page[kind], **query, **more)  # type: ignore[valid-type]
+            page: Any = await self.api.get(path, Page[kind], **query, **more)  # type: ignore[valid-type]
             if page is None:
                 raise UnavailableError(Refusal.NOT_SERVED, f"reading {path}: the API server does not serve it")
             items += page.items
