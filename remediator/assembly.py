@@ -104,8 +104,9 @@ def assemble(
             return
         if after is None and not ours:
             told.changed(Change(REMOVED, before, None))
-        elif after is not None and _released(before, after):
-            # An operator's command has written it, which leaves no trace but on the record.
+        elif after is not None and _released(before, after) and after.released_until > clock():
+            # An operator's command has written it, which leaves no trace but on the record. That it was ended is told
+            # when it is levelled.
             told.changed(Change(UPDATE, before, after))
 
     backend.on_change = changed

@@ -96,6 +96,9 @@ class Lease:
         # What the next write is based on; None when that is not known, or no Lease is there.
         self._stored: Object | None = None
         self._told = False
+        self._leaving = False
+        self._holder_told = ""
+        self._one_at_a_time = asyncio.Lock()
         self._seldom = Seldom(_LOG, _LOG_SECONDS, elapsed)
 
     def not_leading(self) -> str | None:
@@ -114,11 +117,11 @@ class Lease:
         return self._election.remaining(self._elapsed())
 
     async def run(self) -> None:
-        """Contend for the Lease, and hold it, until cancelled."""
+        """Contend for the Lease, and hold it, until cancelled or released."""
         while not self._ready():  # noqa: ASYNC110 - it is told by the clock too, so nothing could set an event
             # Not a whole period: a cluster without a leader waits for the one that starts.
             await asyncio.sleep(_FIRST_READY_SECONDS)
-        while True:
+        while not self._leaving:
             began = self._elapsed()
             await self._attempt()
             self._tell()
@@ -130,6 +133,7 @@ class Lease:
 
         For the end of the process, when no write is under way any more.
         """
+        self._leaving = True
         self._election.leave()
         self._tell()
         if self._stored is not None and not self._election.holds:
@@ -142,7 +146,8 @@ class Lease:
     async def _attempt(self) -> bool:
         """Look at the Lease and do what is to be done about it; False when that failed, for whatever reason."""
         try:
-            async with asyncio.timeout(self._settings.attempt_seconds):
+            # The last attempt of the loop may still be under way when the Lease is given back.
+            async with self._one_at_a_time, asyncio.timeout(self._settings.attempt_seconds):
                 await self._look_and_act()
         except Exception as error:  # noqa: BLE001 - whatever it is, the next attempt is the answer to it
             # A write may have been carried out or not: look before the next one.
@@ -191,12 +196,18 @@ class Lease:
     def _tell(self) -> None:
         """Log a change, and call who wants to know."""
         leads = self.remaining() > 0
+        holder = self._election.holder
+        if not leads and holder not in ("", self.identity, self._holder_told):
+            self._holder_told = holder
+            _LOG.info("standing by", extra={"lease": self._path, "holder": holder})
         if leads == self._told:
             return
         self._told = leads
         extra = {"lease": self._path, "identity": self.identity}
         if leads:
             _LOG.info("leading", extra=extra)
+        elif self._leaving:
+            _LOG.info("leading no more", extra={**extra, "reason": "stopping"})
         else:
             _LOG.warning("leading no more", extra={**extra, "reason": self.not_leading()})
         try:

@@ -49,6 +49,19 @@ _SPOKE_OF_US = frozenset(
 )
 """Outcomes that prove that an alert was about this cluster: node names repeat, so a guess would not do."""
 
+_AMISS = {
+    Outcome.IGNORED_UNKNOWN_ALERT: "the remediation label says what is asked for; the route may be too wide",
+    Outcome.IGNORED_UNKNOWN_FAULT: "the fault label must be one of the table's",
+    Outcome.IGNORED_NO_IDENTITY: "node, device and fault must be there, node the name of a Node, device a number",
+    Outcome.IGNORED_OTHER_CLUSTER: "the cluster label names another cluster; see --cluster",
+    Outcome.IGNORED_UNKNOWN_NODE: "there is no Node of that name; the node label must be the name of the Node",
+    Outcome.IGNORED_BEFORE_NODE: "the alert began before the Node was made: it speaks of the machine before",
+}
+"""What to look at where an alert is not acted on for a reason that is not in the course of things."""
+
+_IDENTITY = ("alertname", "cluster", "node", "device", "fault")
+_LABEL_LIMIT = 128
+
 _MORE_ATTEMPTS = 5
 """Decisions on one alert after a conflict; one that does not end is the sender's to repeat."""
 
@@ -133,8 +146,7 @@ class Remediator:
         if isinstance(meaning, Outcome):
             if meaning is Outcome.HEARTBEAT:
                 self._metrics.heartbeat.set(received.timestamp())
-            elif meaning is not Outcome.IGNORED_RESOLVED:
-                self._seldom.warning(f"alert not acted on: {meaning}")
+            self._tell_if_ignored(alert, meaning)
             return meaning
         try:
             async with self._writer.alone(meaning.key):
@@ -146,8 +158,16 @@ class Remediator:
             # A bug that one alert meets must cost neither the others nor this one: it is asked for again.
             _LOG.exception("acting on an alert: unexpected error", extra={"record": str(meaning.key)})
             raise UnavailableError(Refusal.INTERNAL, f"unexpected {type(error).__name__}") from error
+        self._tell_if_ignored(alert, outcome)
         self._learn_cluster(alert, outcome)
         return outcome
+
+    def _tell_if_ignored(self, alert: Alert, outcome: Outcome) -> None:
+        """Say what is amiss with an alert that was answered and led to nothing: its sender will not ask again."""
+        hint = _AMISS.get(outcome)
+        if hint is not None:
+            told = {label: alert.labels.get(label, "")[:_LABEL_LIMIT] for label in _IDENTITY}
+            self._seldom.warning(f"alert not acted on: {outcome}", extra={**told, "hint": hint})
 
     def _triage(self, alert: Alert) -> Fired | Cleared | Outcome:
         """Read the alert. Without --cluster, ours is the cluster whose alerts have met a record or a node of ours."""

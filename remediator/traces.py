@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from alerts.faults import Effect
+from remediator.level import NO_ROOM
 from remediator.records import State, object_name
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _headline(reason: Reason, change: Change) -> str:
         return f"its taint on {place}, {now} as before, is latched now"
     if now is was:
         return f"its taint on {place} is {now}{' as before' if before else ''}"
-    return f"its taint on {place} is {now} now, was {was}"
+    return f"its taint on {place} is {now}{f' now, was {was}' if before else ''}"
 
 
 def _because(reason: Reason, record: Record) -> str:
@@ -197,17 +198,24 @@ def _because(reason: Reason, record: Record) -> str:
         return f": {gone}; a firing brings it back while the fault is there"
     match record.state:
         case State.WITHHELD:
-            return f", {alert}: more is withheld, for want of budget or of evidence, until a firing finds room; {ends}"
+            return f", {_words(record.reason)}; {_withheld(record)}; {ends}"
         case State.COVERED:
             return ": the driver's own taint there is at least as strong; a firing raises it when that one is gone"
         case State.RELEASED:
             who, until = _words(record.released_by, _NAME_LIMIT), _time(record.released_until)
             return f': released by "{who}" until {until}, "{_words(record.reason)}"; clean readings end it before'
         case State.OPTED_OUT:
-            return ": its Node is labelled neuron-remediator/opt-out=true; a firing raises it once the label is gone"
+            then = "it is tainted again at once" if record.latched else "a firing taints it again"
+            return f": its Node is labelled neuron-remediator/opt-out=true; once the label is gone, {then}"
         case State.ACTIVE:
             capped = reason in (Reason.LOWERED, Reason.RECORDED)
-            return f", {alert}{', as policy and cap allow no more' if capped else ''}; {ends}"
+            return f", {alert}{', as --max-effect allows no more' if capped else ''}; {ends}"
+
+
+def _withheld(record: Record) -> str:
+    if record.latched:
+        return "it is latched, so it rises by itself when there is room"
+    return "a firing raises it when there is room" if record.reason.startswith(NO_ROOM) else "a firing raises it"
 
 
 def _time(moment: datetime) -> str:

@@ -133,7 +133,7 @@ RELEASED = _with(
     released_by="alice",
     reason="swapped the\ncarrier \x1b[31mboard",
 )
-WITHHELD = _with(HBM, Effect.NONE, State.WITHHELD)
+WITHHELD = _with(HBM, Effect.NONE, State.WITHHELD, reason="withheld by the budget: new")
 COVERED = _with(EFA, Effect.NONE, State.COVERED)
 LONGER = replace(RELEASED, released_until=NOW + timedelta(hours=4))
 
@@ -141,7 +141,7 @@ SENTENCES: list[tuple[Change, Reason, str]] = [
     (
         Change("create", None, HBM),
         Reason.TAINTED,
-        f"its taint on {PLACE} is NoExecute now, was None, by alert NeuronDeviceHBMUncorrectableError; {ONLY}",
+        f"its taint on {PLACE} is NoExecute, by alert NeuronDeviceHBMUncorrectableError; {ONLY}",
     ),
     (
         Change("update", WITHHELD, HBM),
@@ -153,20 +153,20 @@ SENTENCES: list[tuple[Change, Reason, str]] = [
         Reason.LOWERED,
         (
             f"its taint on {PLACE} is NoSchedule now, was NoExecute, by alert NeuronDeviceHBMUncorrectableError, "
-            f"as policy and cap allow no more; {ONLY}"
+            f"as --max-effect allows no more; {ONLY}"
         ),
     ),
     (
         Change("create", None, _with(EFA, Effect.NONE)),
         Reason.RECORDED,
-        f"its taint on {PLACE} is None, by alert NeuronDeviceEFALinkError, as policy and cap allow no more; {CLEAN}",
+        f"its taint on {PLACE} is None, by alert NeuronDeviceEFALinkError, as --max-effect allows no more; {CLEAN}",
     ),
     (
         Change("create", None, WITHHELD),
         Reason.WITHHELD,
         (
-            f"its taint on {PLACE} is None, by alert NeuronDeviceHBMUncorrectableError: more is withheld, "
-            f"for want of budget or of evidence, until a firing finds room; {ONLY}"
+            f"its taint on {PLACE} is None, withheld by the budget: new; it is latched, so it rises by itself when "
+            f"there is room; {ONLY}"
         ),
     ),
     (
@@ -186,6 +186,30 @@ SENTENCES: list[tuple[Change, Reason, str]] = [
         ),
     ),
     (
+        Change("create", None, _with(EFA, Effect.NONE, State.WITHHELD, reason="withheld by the budget: unavailable")),
+        Reason.WITHHELD,
+        (
+            f"its taint on {PLACE} is None, withheld by the budget: unavailable; a firing raises it when there is "
+            f"room; {CLEAN}"
+        ),
+    ),
+    (
+        Change("update", EFA, _with(EFA, Effect.NONE, State.WITHHELD, reason="withheld until the fault fires again")),
+        Reason.WITHHELD,
+        (
+            f"its taint on {PLACE} is None now, was NoSchedule, withheld until the fault fires again; a firing raises "
+            f"it; {CLEAN}"
+        ),
+    ),
+    (
+        Change("update", EFA, _with(EFA, Effect.NONE, State.OPTED_OUT)),
+        Reason.OPTED_OUT,
+        (
+            f"its taint on {PLACE} is None now, was NoSchedule: its Node is labelled neuron-remediator/opt-out=true; "
+            "once the label is gone, a firing taints it again"
+        ),
+    ),
+    (
         Change("update", RELEASED, LONGER),
         Reason.RELEASED,
         (
@@ -198,7 +222,7 @@ SENTENCES: list[tuple[Change, Reason, str]] = [
         Reason.OPTED_OUT,
         (
             f"its taint on {PLACE} is None now, was NoExecute: its Node is labelled neuron-remediator/opt-out=true; "
-            "a firing raises it once the label is gone"
+            "once the label is gone, it is tainted again at once"
         ),
     ),
     (
@@ -279,7 +303,7 @@ def test_the_longest_names_there_are_fit() -> None:
 def test_a_record_of_another_machine_is_no_effect_of_this_one() -> None:
     told = event_of(Change("update", HBM, replace(HBM, node_uid="uid-2")))
     assert told is not None
-    assert "is NoExecute now, was None" in told.message
+    assert "is NoExecute, by alert" in told.message
 
 
 def test_the_audit_line_has_both_sides() -> None:
