@@ -35,7 +35,7 @@ generated: $(READY) ## generated files are current
 test: $(READY) ## All tests but the slow ones, on the real stack
 	$(BIN)/python -m pytest -m "not slow"
 
-test-fast: $(READY) ## Tests that need no stack, under a minute
+test-fast: $(READY) ## Tests that need no stack, in one to three minutes on two cores
 	@mkdir -p build
 	@$(FAST) tests/exporter > build/test-fast-exporter.log 2>&1 & exporter=$$!; \
 	$(FAST) --ignore=tests/exporter; rest=$$?; \

@@ -107,8 +107,9 @@ def _machine_rules(intervals: Intervals) -> tuple[Rule, ...]:
             severity=_MACHINE,
             remediation=Remediation.TAINT,
             pending=intervals.settling,
-            summary="A fault is read and nothing in the cluster stands for it.",
-            description=f"Fault {{{{ $labels.fault }}}} of {_PLACE} is present and no record holds it.",
+            summary="A fault is read and no record gives it its effect.",
+            description=f"Fault {{{{ $labels.fault }}}} of {_PLACE} is present and no record gives it its "
+            "effect: there is none, or it is withheld.",
             comment="The level under the edge: it repairs what an answered notification can no longer tell, "
             "such as a rule deleted by hand, a budget with room again, or a node that was registered anew: while the "
             "Node is not there this is silent, so that it speaks up, as a new alert, once there is something to hold.",

@@ -40,15 +40,18 @@ On an UltraServer the taint is on the node's single `neuron-node` device, so it 
 
 ## Diagnosis
 
-* See what stands in the cluster for this fault, and in which state:
+* See what was done, who uses the device, and what will end it:
+  `neuron-taints explain <node>/<device>`
+* See the object that stands for this fault in the cluster:
   `kubectl get devicetaintrule neuron-health.<node>.<device>.$object -o yaml`
 $reading$diagnosis
 
 ## Mitigation
 
 $mitigation
-* Delete the DeviceTaintRule only for a mistaken taint. While the fault reads 1, it comes back within seconds.
-$deleting
+* For a mistaken taint or proven hardware: `neuron-taints release <node>/<device> --for 2h --reason '…'`. If the fault
+  still reads 1 at the end, it is tainted again. Do not delete the DeviceTaintRule: while the fault reads 1, it comes
+  back within seconds.
 * Verify with `neuron_device_fault{node="<node>",device="<device>",fault="$name"}`:
   $verify
 
@@ -59,7 +62,8 @@ $stays
 
 _LATCHED: Final = Template("""\
 This fault is latched: clean readings never clear it. The rule goes with its Node object, so see that
-`kubectl get node <node>` finds the node no more, or one that was made anew.
+`kubectl get node <node>` finds the node no more, or one that was made anew. A release lifts the latch; if the device
+has read clean for $hold s meanwhile, the rule goes by itself.
 """)
 
 _CLEARS: Final = Template("""\
@@ -141,7 +145,8 @@ others it keeps as they are until there is room. It takes no taint away to make 
   fires anew, else when Alertmanager repeats it, which is `repeat_interval` (5 minutes). Set the flags back afterwards:
   what has its effect by then keeps it.
 * Otherwise wait. Room for new ones comes ten minutes after each raise, and room for more unavailable ones as others
-  clear or their nodes are replaced.
+  clear or their nodes are replaced. Latched records rise at once then, others up to `repeat_interval` (5 minutes) after
+  there is room.
 * Do not delete withheld rules. While the fault reads 1 they come back, withheld.
 * Verify with `count(neuron_remediator_record{state="withheld"})`: it gives nothing.
 
@@ -164,17 +169,11 @@ _READING: Final = Template("""\
 def runbook(fault: Fault) -> str:
     """Return the Markdown page for the fault's alert."""
     if fault.latched:
-        ends = "with the node"
-        verify = "it is gone with the node, and so is the rule."
-        # Nothing asks for a taint any more, and nothing would have lifted it.
-        deleting = (
-            "  If the device reads clean by now, it stays away, although the fault does not recover: do it only when\n"
-            "  the hardware was replaced or proven."
-        )
+        ends = "with the node, or by a release"
+        verify = "it is gone with the node, or reads 0 after a release, and the rule goes by itself."
     else:
         ends = "when the device has proved clean"
         verify = "it is 0, and the rule goes by itself once the device has proved clean."
-        deleting = "  If the device reads clean by now, the rule is about to go by itself."
     reading = "" if fault.token is None else _READING.substitute(token=fault.token)
     return _PAGE.substitute(
         alert=fault.alert,
@@ -190,7 +189,6 @@ def runbook(fault: Fault) -> str:
         reading=reading,
         diagnosis=fault.diagnosis,
         mitigation=fault.mitigation,
-        deleting=deleting,
         verify=verify,
         stays=_stays(fault).rstrip(),
     )
@@ -210,9 +208,9 @@ def withheld_runbook() -> str:
 
 
 def _stays(fault: Fault) -> str:
-    if fault.latched:
-        return _LATCHED.substitute()
     intervals = Intervals()
+    if fault.latched:
+        return _LATCHED.substitute(hold=intervals.hold)
     node, device = 'node="<node>"', 'node="<node>",device="<device>"'
     return _CLEARS.substitute(
         node=node,

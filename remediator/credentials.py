@@ -47,7 +47,9 @@ class Token:
         try:
             return cls(await asyncio.to_thread(_read, path))
         except (OSError, ValueError) as error:
-            raise StartError(f"reading the webhook token from {str(path)!r}: {error}") from error
+            # An OSError's own text names the file once more.
+            problem = (isinstance(error, OSError) and error.strerror) or error
+            raise StartError(f"reading the webhook token from {str(path)!r}: {problem}") from error
 
     def admits(self, authorization: str) -> bool:
         """Say whether an Authorization header carries the token."""

@@ -154,7 +154,7 @@ def _parser(flags: Sequence[Flag[Any]], *, program: str, description: str, env_p
             nargs="?",
             const="true" if flag.switch else _NO_VALUE,
             action="append",
-            metavar=flag.metavar,
+            metavar="true|false" if flag.switch else flag.metavar,
             help=f"{flag.help}{hint} [${_variable(env_prefix, flag)}]".replace("%", "%%"),
         )
     return parser

@@ -164,6 +164,9 @@ def test_a_runbook_has_its_headings_and_every_fact_of_its_row(fault: Fault) -> N
     for text in (fault.meaning, fault.impact, fault.diagnosis, fault.mitigation):
         assert text in page
     assert f"device-unhealthy={fault.value}:{fault.effect}" in page
+    diagnosis, mitigation = (page.partition(f"## {heading}")[2] for heading in ("Diagnosis", "Mitigation"))
+    assert re.findall("`.+`", diagnosis)[0] == "`neuron-taints explain <node>/<device>`"
+    assert "`neuron-taints release <node>/<device> --for 2h --reason '…'`" in mitigation
     assert "$" not in page
 
 

@@ -159,7 +159,9 @@ def _keep(pipeline: Pipeline, control_plane: ControlPlane | None) -> None:
     print("and see what is tainted:")
     print(f"  curl -s {pipeline.remediator.url}/metrics | grep ^neuron_remediator_record")
     if control_plane is not None:
-        print(f"  {_kubectl()} --kubeconfig {control_plane.kubeconfig('admin')} get devicetaintrules")
+        kubeconfig = control_plane.kubeconfig("admin")
+        print(f"  {Path(sys.executable).parent / 'neuron-taints'} list --kubeconfig {kubeconfig}")
+        print(f"  {_kubectl()} --kubeconfig {kubeconfig} get devicetaintrules")
     sys.stdout.flush()
     with suppress(KeyboardInterrupt):
         threading.Event().wait()

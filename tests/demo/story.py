@@ -147,7 +147,8 @@ class Story:
         self._expect(record is not None and record == stays, f"the record of device {LATCHED_DEVICE} unchanged")
         self._narrator.say(
             "remediator",
-            f"device {LATCHED_DEVICE}: still tainted {LATCHED_FAULT.value}; it stays until the node is recycled",
+            f"device {LATCHED_DEVICE}: still tainted {LATCHED_FAULT.value}; it stays until the node is recycled "
+            "or the device released",
         )
 
     def _expect(self, happened: bool, what: str) -> None:  # noqa: FBT001 - reads as a sentence at the call

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_PROGRESS = re.compile(r"(.+: (ended after )?[0-9]+ s\n)*")
+_PROGRESS = re.compile(r"(.+: (done after )?[0-9]+ s\n)*")
 _TOLD = (
     r"device 3: tainted hbm-uncorrectable-error:NoExecute, latched",
     r"device 5: tainted link-efa-error:NoSchedule, clears on clean readings",
     r"device 5: taint removed",
-    r"device 3: still tainted hbm-uncorrectable-error",
+    r"device 3: still tainted hbm-uncorrectable-error; it stays until the node is recycled or the device released",
 )
 
 

@@ -85,6 +85,14 @@ def test_help_and_version_are_printed_and_end_well(option: str, capsys: pytest.C
     assert ("$PROG_WEB_LISTEN_ADDRESS" in printed and "100% dry" in printed) or printed.startswith("prog ")
 
 
+def test_help_shows_what_a_flag_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read("--help")
+    printed = capsys.readouterr().out
+    assert "--dry-run [true|false]" in printed
+    assert "--token-file [FILE]" in printed
+
+
 @pytest.mark.parametrize(
     ("written", "seconds"),
     [("500ms", 0.5), ("5s", 5), ("0.5s", 0.5), ("2m", 120), ("1m30s", 90), ("1h", 3600), ("0s", 0)],

@@ -52,7 +52,7 @@ async def test_a_file_with_more_than_a_token_is_no_start(tmp_path: Path, content
 
 
 async def test_a_missing_file_is_no_start(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match=r"^reading the webhook token from '.*missing': .*No such file"):
+    with pytest.raises(StartError, match=r"^reading the webhook token from '.*missing': No such file or directory$"):
         await Token.load(tmp_path / "missing")
 
 

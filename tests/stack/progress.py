@@ -36,7 +36,7 @@ def _report(what: str, over: threading.Event) -> None:
     while True:
         ended = over.is_set()
         elapsed = f"{time.monotonic() - began:.0f} s"
-        sys.stderr.write(f"{start}{what}: ended after {elapsed}\n" if ended else f"{start}{what}: {elapsed}{end}")
+        sys.stderr.write(f"{start}{what}: done after {elapsed}\n" if ended else f"{start}{what}: {elapsed}{end}")
         sys.stderr.flush()
         if ended:
             return
