@@ -19,6 +19,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
+LONGEST = 3600
+"""Longest duration of a Lease in seconds."""
+
 VALID: Final = 2 / 3
 """The part of the duration for which a renewal makes a leader."""
 
@@ -149,4 +152,5 @@ class Election:
             # None at the first look: a new installation. Gone since: who held it may be leading still.
             return max(self._patience, self._duration) if self._looked else 0.0
         # Not less than our own: a duration that somebody has edited away must not make anybody hasty.
-        return max(sight.duration, self._duration) if sight.holder else 0.0
+        # Nor more than any of ours may be: one that is edited to a lifetime must not keep everybody from leading.
+        return max(min(sight.duration, LONGEST), self._duration) if sight.holder else 0.0

@@ -15,6 +15,9 @@ from remediator.errors import Refusal, UnavailableError
 
 Object = dict[str, Any]
 
+_MOST_TRANSITIONS = 2**31 - 1
+"""The API server keeps them in 32 bits, and refuses more: a count that a hand has filled must not end all leading."""
+
 
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str
@@ -57,7 +60,8 @@ def held(lease: Object, *, identity: str, duration: int, now: datetime) -> Objec
     if spec.get("holderIdentity") != identity:
         # Of a Lease made new, the first holder is no transition.
         taken_over = "resourceVersion" in lease["metadata"]
-        spec["leaseTransitions"] = (spec.get("leaseTransitions") or 0) + taken_over
+        transitions = (spec.get("leaseTransitions") or 0) + taken_over
+        spec["leaseTransitions"] = min(transitions, _MOST_TRANSITIONS)
         spec["acquireTime"] = stamp
     spec |= {"holderIdentity": identity, "leaseDurationSeconds": duration, "renewTime": stamp}
     return {**lease, "spec": spec}

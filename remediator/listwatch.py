@@ -174,6 +174,8 @@ class ListWatch(Generic[W, T]):
             return False
         finally:
             self._following = None
+            # Until there is a new list, however long that cannot be had.
+            self._lost = self.elapsed() if self._lost is None else self._lost
         return True
 
     async def _list(self) -> str:

@@ -213,6 +213,9 @@ def from_object(rule: Rule) -> Record | None:
         and labels.items() <= metadata.labels.items()
         and metadata.deletion_timestamp is None
     )
+    state = _state(annotations.get("state", "")) if intact else State.WITHHELD
+    # No apply of ours takes away what a hand has added, so on any other record it must mean nothing.
+    released = state is State.RELEASED
     last_fired = _moment(annotations.get("last-fired", ""))
     owners = metadata.owner_references
     return Record(
@@ -226,15 +229,15 @@ def from_object(rule: Rule) -> Record | None:
             placed=intact and annotations.get("placed") == "true",
         ),
         taint=Taint(taint.key, taint.value, _effect(taint.effect)),
-        state=_state(annotations.get("state", "")) if intact else State.WITHHELD,
+        state=state,
         latched=annotations.get("latched") != "false",
         # Without one, no clear could ever name the record.
         episode=annotations.get("episode") or episode_of(last_fired),
         first_fired=_moment(annotations.get("first-fired", "")),
         last_fired=last_fired,
         reason=annotations.get("reason", ""),
-        released_until=_moment(annotations.get("released-until", "")),
-        released_by=annotations.get("released-by", ""),
+        released_until=_moment(annotations.get("released-until", "")) if released else NEVER,
+        released_by=annotations.get("released-by", "") if released else "",
         tainted_since=_moment(taint.time_added),
         ending=metadata.deletion_timestamp is not None,
         stored=Stored(metadata.name, metadata.uid, metadata.resource_version),

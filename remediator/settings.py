@@ -10,6 +10,7 @@ from alerts.faults import Effect
 from exporter.service.flags import LOG_FORMAT, LOG_LEVEL, Flag, UsageError, listen_address, read_flags
 from exporter.service.parsers import Address, boolean, choice, optional, path, positive_duration, text
 from remediator.budget import DEFAULT, Limits, Share
+from remediator.election import LONGEST
 from remediator.names import is_subdomain
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ ENV_PREFIX = "NEURON_REMEDIATOR_"
 
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DRIVER_LIMIT = 63
-_LONGEST_LEASE = 3600
 _COUNT_DIGITS = 9
 _WHOLE = 100
 DEFAULT_NAMESPACE = "neuron-device-taints"
@@ -52,8 +52,8 @@ def _name(value: str) -> str:
 def _lease_duration(value: str) -> int:
     seconds = positive_duration(value)
     # The API server keeps it as a whole number of seconds.
-    if seconds != int(seconds) or seconds > _LONGEST_LEASE:
-        raise ValueError(f"expected whole seconds, from '1s' to '{_LONGEST_LEASE}s', got {value!r}")
+    if seconds != int(seconds) or seconds > LONGEST:
+        raise ValueError(f"expected whole seconds, from '1s' to '{LONGEST}s', got {value!r}")
     return int(seconds)
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from datetime import UTC, datetime
 from typing import Final
 
 _BODY_PRINTING_LIBRARIES: Final = ("aiohttp", "asyncio", "kubernetes_asyncio")
+_SERVER: Final = "aiohttp.server"
+_ERRORS_SECONDS: Final = 10.0
 _PLAIN_VALUE: Final = re.compile(r"[\w./:@%+,\-\[\]{}()~*#<>]+", re.ASCII)
 _OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -39,6 +42,34 @@ def configure(
     logging.captureWarnings(capture=True)
     for library in _BODY_PRINTING_LIBRARIES:
         logging.getLogger(library).setLevel(max(logging.INFO, logging.getLevelNamesMapping()[level.upper()]))
+    # One at a time: called again, it must not be asked twice.
+    logging.getLogger(_SERVER).filters[:] = [_Errors(time.monotonic)]
+
+
+class _Errors(logging.Filter):
+    """Lets through each kind of error once in an interval: anybody who reaches the port can send malformed requests.
+
+    The kinds are the types of exceptions, which are few; an error of a handler has another than a malformed request.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__()
+        self._clock = clock
+        self._spells: dict[str, _Spell] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say whether to log the record; notes on it how many before it were not."""
+        if record.exc_info is None or record.exc_info[0] is None:
+            return True
+        now, kind = self._clock(), record.exc_info[0].__qualname__
+        spell = self._spells.get(kind)
+        if spell is not None and now - spell.logged < _ERRORS_SECONDS:
+            spell.suppressed += 1
+            return False
+        if spell is not None and spell.suppressed:
+            record.suppressed = spell.suppressed
+        self._spells[kind] = _Spell(logged=now)
+        return True
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ _NEXT = {
     Refusal.UNREACHABLE: _UNREACHABLE,
     Refusal.TIMEOUT: _UNREACHABLE,
     Refusal.UNAUTHORIZED: "log in to the cluster again, or name another file with --kubeconfig",
-    Refusal.FORBIDDEN: "ask for the rights that 'neuron-taints release --help' lists",
+    Refusal.FORBIDDEN: "have the ClusterRole neuron-taints-operator (deploy/rbac.yaml) bound to you",
     Refusal.THROTTLED: "try again in a moment",
     Refusal.SERVER_ERROR: "try again in a moment",
 }

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from remediator.cli.explanation import explain
-from remediator.cli.options import ADDRESS, cluster_options
+from remediator.cli.explanation import RUNBOOKS, explain
+from remediator.cli.options import ADDRESS, RUNBOOK_URL, check_fault, cluster_options
 from remediator.cli.picture import Picture
 from remediator.cli.reading import cluster
 from remediator.cli.rendering import console, show_explanation
@@ -34,15 +34,26 @@ Examples:
 
 @click.command("explain", epilog=EPILOG, short_help="Why a node or a device is as it is, and what to do.")
 @click.argument("about", metavar="NODE[/DEVICE[/FAULT]]", type=ADDRESS)
+@click.option(
+    "--runbook-url",
+    type=RUNBOOK_URL,
+    envvar="NEURON_TAINTS_RUNBOOK_URL",
+    show_envvar=True,
+    default=RUNBOOKS,
+    show_default=True,
+    metavar="URL",
+    help="Where your runbooks are, to name them by.",
+)
 @cluster_options
-def explain_command(about: Address, *, kubeconfig: Path | None, driver: str) -> int:
+def explain_command(about: Address, *, runbook_url: str, kubeconfig: Path | None, driver: str) -> int:
     """Explain a node or a device: what is wrong, what was done, why, what ends it, who is affected, what to do next.
 
     Everything is read from the cluster now. What may not be read is named, and the rest is told all the same; only
     the right to list devicetaintrules is needed.
     """
     picture = asyncio.run(_look(about, kubeconfig, driver))
-    told = explain(about, picture, kubeconfig=str(kubeconfig) if kubeconfig else None)
+    check_fault(about, picture.rules)
+    told = explain(about, picture, kubeconfig=str(kubeconfig) if kubeconfig else None, runbooks=runbook_url)
     show_explanation(console(), told)
     return 0 if told.found else 1
 
@@ -66,12 +77,15 @@ async def look(cluster_: Cluster, about: Address, *, claims: bool) -> Picture:
 
     failed_before = len(unread)
     node = await attempt(cluster_.node(about.node))
+    node_read = len(unread) == failed_before
+    missing = node_read and node is None
     return Picture(
         driver=cluster_.driver,
         now=datetime.now(UTC),
         rules=rules,
         node=node,
-        node_read=len(unread) == failed_before,
+        node_read=node_read,
+        nodes=await cluster_.nodes(rules) if missing else frozenset(),
         inventory=await attempt(cluster_.inventory(about.node)),
         claims=await attempt(cluster_.claims()) if claims else None,
         unread=tuple(unread),

@@ -6,28 +6,32 @@ affected, and the commands to go on with. How it looks is `remediator.cli.render
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from alerts.faults import FAULTS, Effect
+from alerts.faults import FAULTS, WITHHELD
 from remediator.cli import standing
+from remediator.cli.listing import Table, entries, table
+from remediator.cli.next_steps import Command, commands, rule_name
 from remediator.cli.picture import distinct
-from remediator.cli.words import counted, joined, plain, since, where
+from remediator.cli.words import counted, joined, no_such_node, plain, since, where
 from remediator.inventory import NEURON_NODE
-from remediator.level import NO_ROOM
-from remediator.records import Record, State, object_name
+from remediator.records import Record, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from alerts.faults import Effect
     from remediator.cli.address import Address
     from remediator.cli.picture import Picture
     from remediator.inventory import Target
 
 _FEW = 20
-_FEW_RECORDS = 4
-"""With more of them on a node, what can be done about each is told device by device."""
+_FEW_RECORDS = 3
+"""More of them on a node are a table, and each is told of device by device."""
+
+RUNBOOKS = "alerts/runbooks"
+"""Where the runbooks are in the repository."""
 
 
 class Line(NamedTuple):
@@ -37,18 +41,12 @@ class Line(NamedTuple):
     text: str
 
 
-class Command(NamedTuple):
-    """A command to copy, and what it is good for."""
-
-    command: str
-    purpose: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """A titled part. `effect` says how bad it is, where that means something."""
 
     title: str
+    table: Table | None = None
     lines: tuple[Line, ...] = ()
     commands: tuple[Command, ...] = ()
     effect: Effect | None = None
@@ -63,28 +61,47 @@ class Explanation:
     sections: tuple[Section, ...]
 
 
-def explain(address: Address, picture: Picture, *, kubeconfig: str | None = None) -> Explanation:
-    """Say everything about an address. `kubeconfig` is the file that the commands to copy must name, if any."""
+def explain(
+    address: Address, picture: Picture, *, kubeconfig: str | None = None, runbooks: str = RUNBOOKS
+) -> Explanation:
+    """Say everything about an address.
+
+    `kubeconfig` is the file that the commands to copy must name, if any; `runbooks` is where the runbooks are.
+    """
     records = [record for record in picture.rules.records if address.names(record.key)]
     listed = _is_listed(address, picture)
     # What could not be read is not called missing.
     there = bool(records) or not (listed is False or (picture.node_read and picture.node is None))
-    sections = [_of_record(record, picture) for record in records]
+    many = address.device is None and len(records) > _FEW_RECORDS
+    sections = [_table(records, picture)] if many else [_of_record(record, picture, runbooks) for record in records]
     if not records:
         sections.append(Section(title="Nothing is held", lines=_nothing(address, picture, listed=listed)))
+    next_steps = tuple(commands(address, records, picture, kubeconfig=kubeconfig, one_by_one=many))
     sections += [
         Section(title="In use now", lines=tuple(_uses(address, records, picture))),
         Section(title="Node", lines=tuple(_node(address, picture))),
-        Section(title="Next", commands=tuple(_commands(address, records, picture, kubeconfig))),
+        Section(title="Next", commands=next_steps),
     ]
     if picture.unread:
         sections.append(Section(title="Not known", lines=tuple(Line("unread", plain(text)) for text in picture.unread)))
+    return Explanation(title=_title(address, picture), found=there, sections=tuple(sections))
+
+
+def _title(address: Address, picture: Picture) -> str:
     device = "" if address.device is None else f", device {address.device}"
     fault = "" if address.fault is None else f", fault {address.fault}"
-    return Explanation(title=f"{address.node}{device}{fault}", found=there, sections=tuple(sections))
+    missing = picture.node_read and picture.node is None
+    return f"{address.node}{device}{fault}{f': {no_such_node(address.node, picture.nodes)}' if missing else ''}"
 
 
-def _of_record(record: Record, picture: Picture) -> Section:
+def _table(records: list[Record], picture: Picture) -> Section:
+    withheld = any(record.state is State.WITHHELD for record in records)
+    listed = entries(picture.rules._replace(records=tuple(records)), None, driver=picture.driver, about=None, states=())
+    drawn = table(listed, now=picture.now, wide=False, sources=False, why=withheld)
+    return Section(title=f"{counted(len(records), 'record')}, one fault on one device each", table=drawn)
+
+
+def _of_record(record: Record, picture: Picture, runbooks: str) -> Section:
     key, fault = record.key, FAULTS.get(record.key.fault)
     latched = ", latched" if record.latched else ""
     lines = [
@@ -96,19 +113,17 @@ def _of_record(record: Record, picture: Picture) -> Section:
             "fired",
             f"first {since(record.first_fired, picture.now)}, the newest spell {since(record.last_fired, picture.now)}",
         ),
-        Line("rule", _rule(record)),
+        Line("rule", rule_name(record)),
     ]
     if fault is not None:
-        lines.append(Line("runbook", f"alerts/runbooks/{fault.alert}.md"))
+        lines.append(Line("runbook", f"{runbooks}/{fault.alert}.md"))
+    if record.state is State.WITHHELD:
+        lines.append(Line("runbook", f"{runbooks}/{WITHHELD}.md"))
     return Section(
         title=f"Device {key.device}: {key.fault} ({record.state}{latched})",
         lines=tuple(lines),
         effect=record.taint.effect,
     )
-
-
-def _rule(record: Record) -> str:
-    return record.stored.name if record.stored else object_name(record.key)
 
 
 def _is_listed(address: Address, picture: Picture) -> bool | None:
@@ -121,8 +136,6 @@ def _is_listed(address: Address, picture: Picture) -> bool | None:
 
 def _nothing(address: Address, picture: Picture, *, listed: bool | None) -> tuple[Line, ...]:
     lines = [Line("held", f"no fault of {address} is on record")]
-    if picture.node_read and picture.node is None:
-        lines.append(Line("node", f"there is no Node of the name {address.node}"))
     if listed is False:
         lines.append(Line("device", f"the slices of {address.node} list no device {address.device}"))
     held = [f"{one.key.device}/{one.key.fault}" for one in picture.rules.records if one.key.node == address.node]
@@ -176,7 +189,9 @@ def _node(address: Address, picture: Picture) -> Iterator[Line]:
         yield Line("slices", _slices(address.node, picture))
         yield from _driver_taints(address, picture)
     if address.device is not None and inventory is not None:
-        yield Line("target", where(inventory.locate(address.node, address.device)))
+        target = inventory.locate(address.node, address.device)
+        named = f"{plain(target.device)} of pool {plain(target.pool)} is the name it would have: no slice lists it"
+        yield Line("target", where(target) if target.placed else named)
     for rule in picture.rules.others:
         selector = rule.spec.device_selector
         if selector.driver in ("", picture.driver) and selector.pool in ("", address.node):
@@ -204,41 +219,3 @@ def _driver_taints(address: Address, picture: Picture) -> Iterator[Line]:
         if wanted in (None, place):
             said = joined(plain(f"{taint.key}={taint.value}:{taint.effect}") for taint in taints)
             yield Line("driver", f"taints {plain(place.device)} itself: {said}")
-
-
-def _commands(address: Address, records: list[Record], picture: Picture, kubeconfig: str | None) -> Iterator[Command]:
-    option = f" --kubeconfig {shlex.quote(kubeconfig)}" if kubeconfig else ""
-    kubectl, ours = f"kubectl{option}", "neuron-taints"
-    if len(records) > _FEW_RECORDS and address.device is None:
-        for device in sorted({record.key.device for record in records})[:_FEW]:
-            yield Command(f"{ours} explain {address.node}/{device}{option}", f"what to do about device {device}")
-    else:
-        for record in records:
-            yield Command(f"{kubectl} get devicetaintrule {_rule(record)} -o yaml", f"the record of {record.key}")
-            yield from _for_state(record, picture, kubectl, f"{ours} {{}}{option}")
-    if picture.node is not None:
-        yield Command(f"{kubectl} describe node {address.node}", "its Events tell what was changed, and when")
-    elif picture.node_read:
-        yield Command(f"{kubectl} get nodes", "which Nodes there are")
-    if any(record.latched and not picture.void(record) for record in records) and picture.node is not None:
-        yield Command(f"{kubectl} cordon {address.node}", "before its machine is replaced: nothing new comes meanwhile")
-    if not records:
-        yield Command(f"{ours} list --all{option}", "everything that is tainted in the cluster")
-        pods = f"{kubectl} get pods -A -o wide --field-selector spec.nodeName={address.node}"
-        yield Command(pods, "whether the exporter and the DRA driver run on the node")
-
-
-def _for_state(record: Record, picture: Picture, kubectl: str, ours: str) -> Iterator[Command]:
-    if picture.void(record):
-        return
-    if record.state is State.OPTED_OUT:
-        yield Command(f"{kubectl} label node {record.key.node} neuron-remediator/opt-out-", "ends the opt-out")
-    if record.state is State.WITHHELD and record.reason.startswith(NO_ROOM):
-        yield Command(ours.format("list --state active"), "what uses up the budget")
-    release = f"release {record.key}"
-    if record.state is State.RELEASED:
-        yield Command(ours.format(f"{release} --end"), "ends the release now")
-    else:
-        yield Command(
-            ours.format(f"{release} --for 4h --reason 'WHY'"), "lifts it by your word, for a time, at your risk"
-        )

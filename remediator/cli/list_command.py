@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import click
 
 from remediator.cli.listing import Entry, document, entries, nothing, table
-from remediator.cli.options import ADDRESS, cluster_options
+from remediator.cli.options import ADDRESS, check_fault, cluster_options
 from remediator.cli.reading import cluster
 from remediator.cli.rendering import console, say, show_json, show_table
-from remediator.cli.words import counted, joined, plain
+from remediator.cli.words import counted, joined, no_such_node, plain
+from remediator.errors import RemediatorError
 from remediator.records import MANAGED_BY, MANAGER, State
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from remediator.cli.address import Address
     from remediator.cli.picture import Rules
+    from remediator.cli.reading import Cluster
 
 EPILOG = """\b
 Examples:
@@ -62,28 +64,50 @@ def list_command(
     """List what is tainted now: one row a record, which is one fault on one device.
 
     AGE is how long the taint has had its present effect. A record in a state other than active has no effect, or a
-    weaker one than its fault asks for: `neuron-taints explain` says why.
+    weaker one than its fault asks for; an active one too, where the remediator's --max-effect caps it:
+    `neuron-taints explain` says why. WHY, with --state withheld, says in a word what it waits for.
     """
     chosen = [State(state) for state in states]
-    rules, found = asyncio.run(_read(about, chosen, everything=everything, kubeconfig=kubeconfig, driver=driver))
+    rules, found, missing = asyncio.run(
+        _read(about, chosen, everything=everything, kubeconfig=kubeconfig, driver=driver)
+    )
     if output == "json":
         show_json([document(entry) for entry in found])
     elif found:
-        drawn = table(found, now=datetime.now(UTC), wide=output == "wide", sources=everything)
+        drawn = table(
+            found, now=datetime.now(UTC), wide=output == "wide", sources=everything, why=State.WITHHELD in chosen
+        )
         show_table(console(), drawn)
-    else:
+    elif not missing:
         say(console(sys.stderr), nothing(about, chosen, everything=everything))
+    if missing:
+        say(console(sys.stderr), missing)
     _warn(rules)
-    return 0
+    return 1 if missing else 0
 
 
 async def _read(
     about: Address | None, states: list[State], *, everything: bool, kubeconfig: Path | None, driver: str
-) -> tuple[Rules, list[Entry]]:
+) -> tuple[Rules, list[Entry], str]:
+    """Read what is to be listed; the text says that its Node is not there at all, else it is empty."""
     async with cluster(kubeconfig, driver) as cluster_:
         rules = await cluster_.rules()
         inventory = await cluster_.inventory(about.node if about else None) if everything else None
-        return rules, entries(rules, inventory, driver=driver, about=about, states=states)
+        if about is not None:
+            check_fault(about, rules)
+        found = entries(rules, inventory, driver=driver, about=about, states=states)
+        missing = "" if found or about is None else await _missing(cluster_, about.node, rules)
+        return rules, found, missing
+
+
+async def _missing(cluster_: Cluster, node: str, rules: Rules) -> str:
+    try:
+        if await cluster_.node(node) is not None:
+            return ""
+    except RemediatorError:
+        # Who may not look at Nodes is told what is on record, which is nothing.
+        return ""
+    return f"{node}: {no_such_node(node, await cluster_.nodes(rules))}"
 
 
 def _warn(rules: Rules) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remediator.cli.words import age, plain, rfc3339, utc
+from remediator.level import NO_EVIDENCE, NO_ROOM
 from remediator.records import NEVER, State, object_name
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ RECORD, DRIVER, RULE = "record", "driver", "rule"
 """Where a taint comes from: a record of ours, the driver's own slice, a rule that is no record."""
 
 _ANY = "*"
+_UNLISTED = "(no slice lists this device: the taint meets nothing)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,15 +166,16 @@ class Table(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
 
-def table(listed: Iterable[Entry], *, now: datetime, wide: bool, sources: bool) -> Table:
-    """The entries for people; `sources` says where each comes from."""
+def table(listed: Iterable[Entry], *, now: datetime, wide: bool, sources: bool, why: bool = False) -> Table:
+    """The entries for people; `sources` says where each comes from, `why` in a word why it is withheld."""
     headings: tuple[str, ...] = ("NODE", "DEVICE", "FAULT", "EFFECT", "STATE", "LATCHED", "AGE")
     headings += ("SOURCE",) if sources else ()
+    headings += ("WHY",) if why else ()
     headings += ("SINCE", "TARGET", "UNTIL", "BY", "REASON") if wide else ()
-    return Table(headings, tuple(_row(entry, now, wide=wide, sources=sources) for entry in listed))
+    return Table(headings, tuple(_row(entry, now, wide=wide, sources=sources, why=why) for entry in listed))
 
 
-def _row(entry: Entry, now: datetime, *, wide: bool, sources: bool) -> tuple[str, ...]:
+def _row(entry: Entry, now: datetime, *, wide: bool, sources: bool, why: bool) -> tuple[str, ...]:
     record = entry.record
     row: tuple[str, ...] = (
         plain(entry.node),
@@ -184,16 +187,30 @@ def _row(entry: Entry, now: datetime, *, wide: bool, sources: bool) -> tuple[str
         age(entry.since, now),
     )
     row += (entry.source,) if sources else ()
+    row += (_why(record),) if why else ()
     if wide:
         released = record is not None and record.released_until != NEVER
         row += (
             utc(entry.since),
-            plain(f"{entry.target[1]}/{entry.target[2]}"),
+            _target(entry),
             utc(record.released_until) if record and released else "-",
             plain(record.released_by) if record and record.released_by else "-",
             plain(record.reason) if record and record.reason else plain(f"{entry.key}={entry.value}"),
         )
     return row
+
+
+def _why(record: Record | None) -> str:
+    if record is None or record.state is not State.WITHHELD:
+        return "-"
+    if record.reason.startswith(NO_ROOM):
+        return f"budget: {plain(record.reason.removeprefix(NO_ROOM))}"
+    return "not fired since" if record.reason == NO_EVIDENCE else "changed by hand"
+
+
+def _target(entry: Entry) -> str:
+    unlisted = entry.record is not None and not entry.record.target.placed
+    return plain(f"{entry.target[1]}/{entry.target[2]}{f' {_UNLISTED}' if unlisted else ''}")
 
 
 def _effect(effect: Effect | str) -> str:

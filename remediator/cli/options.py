@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from alerts.faults import FAULTS
 from exporter.service.parsers import positive_duration
 from remediator.cli.address import Address, parse_address, shortened
 from remediator.names import is_subdomain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from remediator.cli.picture import Rules
 
 LONGEST_RELEASE = timedelta(days=7)
 """Who wants more wants the fault to be looked at again in between."""
@@ -68,9 +71,27 @@ def _file(text: str) -> Path:
     return Path(text)
 
 
+def _address_of_pages(text: str) -> str:
+    stripped = text.rstrip("/")
+    if not stripped or not stripped.isprintable():
+        raise ValueError(f"expected an address or a folder, got {shortened(text)}")
+    return stripped
+
+
 ADDRESS: click.ParamType[Address] = _Parsed("address", parse_address)
 WORDS: click.ParamType[str] = _Parsed("text", _words)
 RELEASE_TIME: click.ParamType[timedelta] = _Parsed("duration", _release_time)
+
+
+RUNBOOK_URL: click.ParamType[str] = _Parsed("url", _address_of_pages)
+
+
+def check_fault(about: Address, rules: Rules) -> None:
+    """Refuse a fault that nobody knows; a newer remediator's records may have some that this version does not."""
+    if about.fault in (None, *FAULTS) or any(about.names(record.key) for record in rules.records):
+        return
+    says = f"no fault {about.fault!r}; expected one of {', '.join(sorted(FAULTS))}"
+    raise click.UsageError(says, click.get_current_context(silent=True))
 
 
 def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,7 +50,10 @@ def _taintable(target: Target) -> tuple[str, Place]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One look at the cluster. `node_read` says that None for the node is the API server's word."""
+    """One look at the cluster. `node_read` says that None for the node is the API server's word.
+
+    `nodes` are names of Nodes there are, as far as known; looked for only where the one that was named is not there.
+    """
 
     driver: str
     now: datetime
@@ -60,10 +63,17 @@ class Picture:
     inventory: Inventory | None = None
     claims: Claims | None = None
     unread: tuple[str, ...] = ()
+    nodes: frozenset[str] = frozenset()
 
     def void(self, record: Record) -> bool:
         """Whether a record is known to belong to a machine that is not there any more."""
         return self.node_read and (self.node is None or self.node.metadata.uid != record.node_uid)
+
+    def lists(self, record: Record) -> bool | None:
+        """Whether a slice lists what the record taints; None where its node has no slices to say so."""
+        if self.inventory is None or record.key.node not in self.inventory.nodes():
+            return None
+        return self.inventory.index_of(record.target.place) is not None
 
     def others_on(self, target: Target, *, but: Iterable[Record] = ()) -> list[Record]:
         """Records that keep the target tainted, without those."""

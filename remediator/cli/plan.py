@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from remediator.cli.picture import distinct
 from remediator.cli.words import joined, plain, until
 from remediator.decide import release
+from remediator.level import NO_ROOM
 from remediator.records import Record, State
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from remediator.cli.picture import Picture
     from remediator.decide import Update
     from remediator.inventory import Node
+    from remediator.records import Key
+
+_FEW = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,13 +98,37 @@ def _whose(record: Record, intent: Intent) -> str:
 
 
 def remarks(steps: list[Step], picture: Picture) -> list[str]:
-    """What an operator may not expect: targets that stay tainted all the same."""
+    """What an operator may not expect: targets that stay tainted all the same, and others that get tainted for it."""
     said: list[str] = []
+    room = False
     released = [one.record for one in steps if not one.refused]
     for target in distinct(record.target for record in released):
+        stays = len(said)
         if others := picture.others_on(target, but=released):
             said.append(f"{plain(target.device)} stays tainted by {joined(other.key for other in others)}")
         taints = picture.inventory.taints().get(target.place, ()) if picture.inventory else ()
         if any(taint.disrupts for taint in taints):
             said.append(f"{plain(target.device)} stays tainted by the driver itself, which no release lifts")
+        freed = any(one.disrupts and one.target.place == target.place for one in released)
+        room = room or (freed and len(said) == stays)
+    waiting = _waiting(picture, released) if room else []
+    if waiting:
+        more = f" and {len(waiting) - _FEW} more" if len(waiting) > _FEW else ""
+        said.append(
+            "room in the budget goes to withheld records, latched ones at once, and effect NoExecute evicts: "
+            f"{joined(waiting[:_FEW])}{more}"
+        )
     return said
+
+
+def _waiting(picture: Picture, released: list[Record]) -> list[Key]:
+    """Latched records that the budget withholds: these need no new firing to get what room there is."""
+    left_out = {record.key for record in released}
+    return [
+        record.key
+        for record in picture.rules.records
+        if record.state is State.WITHHELD
+        and record.latched
+        and record.reason.startswith(NO_ROOM)
+        and record.key not in left_out
+    ]

@@ -20,7 +20,7 @@ from remediator.caches import CLAIMS, SLICES
 from remediator.claims import ClaimObject, ClaimReader, Claims
 from remediator.cli.picture import Rules, sorted_out
 from remediator.cluster import Api, connect, object_path, rule_version
-from remediator.errors import ExpiredError, Refusal, UnavailableError
+from remediator.errors import ExpiredError, Refusal, RemediatorError, UnavailableError
 from remediator.inventory import Inventory, Node
 from remediator.listwatch import Page
 from remediator.node_cache import NODES
@@ -38,6 +38,14 @@ LOGIN_SECONDS = 120.0
 _PAGE = "500"
 _REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _DEFAULT_FILE = Path("~/.kube/config")
+_NOTHING = (
+    f"no credentials: $KUBECONFIG is not set, {_DEFAULT_FILE} is not there, and this is no Pod; "
+    "name a file with --kubeconfig"
+)
+
+
+class NoCredentialsError(RemediatorError):
+    """There is nothing to log in with; the message says where it was looked for, and how to name it."""
 
 
 class _UserInfo(msgspec.Struct, frozen=True):
@@ -89,6 +97,17 @@ class Cluster:
             inventory.put(compact(wide))
         return inventory
 
+    async def nodes(self, rules: Rules) -> frozenset[str]:
+        """Names of Nodes, to correct a wrong one by: those that have slices or records; fewer where it may not look.
+
+        An operator may not list Nodes themselves.
+        """
+        held = frozenset(record.key.node for record in rules.records)
+        try:
+            return held | (await self.inventory()).nodes()
+        except RemediatorError:
+            return held
+
     async def claims(self) -> Claims:
         """Who uses what: the ResourceClaims of every namespace."""
         claims, compact = Claims(), ClaimReader(self.driver)
@@ -132,7 +151,7 @@ class Cluster:
 async def cluster(kubeconfig: Path | None, driver: str) -> AsyncIterator[Cluster]:
     """Connect, and find out how rules are served."""
     async with AsyncExitStack() as stack:
-        api = await _login_to(kubeconfig or _usual_file(), stack)
+        api = await _login_to(_file(kubeconfig), stack)
         yield Cluster(api, driver, await rule_version(api))
 
 
@@ -141,13 +160,27 @@ async def _login_to(kubeconfig: Path | None, stack: AsyncExitStack) -> Api:
     try:
         async with asyncio.timeout(LOGIN_SECONDS):
             return await stack.enter_async_context(connect(kubeconfig))
-    except UnavailableError:
+    except UnavailableError as error:
+        if kubeconfig is None:
+            raise NoCredentialsError(_NOTHING) from error
         raise
     except TimeoutError as error:
         raise UnavailableError(Refusal.UNAUTHORIZED, f"{doing}: it took longer than {LOGIN_SECONDS:g} s") from error
     except Exception as error:
         # Files that are named in it and are not there, certificates that are none, addresses that are none.
         raise UnavailableError(Refusal.UNAUTHORIZED, f"{doing}: {type(error).__name__}: {error}") from error
+
+
+def _file(named: Path | None) -> Path | None:
+    """Which file to log in with, None for the Pod's own account; raises `NoCredentialsError` if it is not there."""
+    file = named or _usual_file()
+    # A list of files is what $KUBECONFIG may be; those of it that are not there are none to the loader.
+    if file is None or any(Path(one).exists() for one in str(file).split(os.pathsep)):
+        return file
+    whose = "" if named else ", which $KUBECONFIG names"
+    raise NoCredentialsError(
+        f"no credentials: there is no such file as {str(file)!r}{whose}; name another one with --kubeconfig"
+    )
 
 
 def _usual_file() -> Path | None:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from remediator.cli.explain_command import look
-from remediator.cli.options import ADDRESS, RELEASE_TIME, WORDS, cluster_options
+from remediator.cli.options import ADDRESS, RELEASE_TIME, WORDS, check_fault, cluster_options
 from remediator.cli.plan import Intent, Step, remarks, step
 from remediator.cli.reading import cluster
 from remediator.cli.releasing import Account, Fate, carry_out
 from remediator.cli.rendering import console, say
-from remediator.cli.words import joined, plain, until
+from remediator.cli.words import joined, no_such_node, plain, until
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -37,7 +37,7 @@ Examples:
   neuron-taints release ip-10-1-1-200.ec2.internal/3 --end
 
 \b
-Rights needed (a ClusterRole):
+Rights needed (ClusterRole neuron-taints-operator of deploy/rbac.yaml):
   resource.k8s.io  devicetaintrules  get, list, patch
   resource.k8s.io  resourceslices    list
   (core)           nodes             get
@@ -89,6 +89,9 @@ def release_command(
 
     The record stays, without effect and without its latch. A clean reading removes it meanwhile; if it still stands at
     the end, the fault taints again with its next firing. Work may be placed on a faulty device until then.
+
+    A release makes room in the budget. Records that are withheld for want of it get that room: latched ones rise at
+    once, without a new firing, and effect NoExecute evicts. Those of them that must not rise, release as well.
     """
     _check(about, length=length, reason=reason, end=end, all_devices=all_devices)
     if not (yes or dry_run or sys.stdin.isatty()):
@@ -103,11 +106,19 @@ def release_command(
             if dry_run:
                 say(console(), "Dry run: nothing was changed.")
                 return 0
-            if not yes:
-                click.confirm("Go on?", abort=True, err=True)
+            if not (yes or _agreed()):
+                raise click.ClickException("stopped: nothing was changed")
             return _carry_out(order, plan, runner)
         finally:
             runner.run(stack.aclose())
+
+
+def _agreed() -> bool:
+    try:
+        return click.confirm("Go on?", err=True)
+    except click.Abort:  # Ctrl-C or the end of the input: what follows goes onto a line of its own
+        click.echo(err=True)
+        return False
 
 
 def _check(about: Address, *, length: timedelta | None, reason: str | None, end: bool, all_devices: bool) -> None:
@@ -136,6 +147,7 @@ async def _plan(order: _Order, stack: AsyncExitStack, kubeconfig: Path | None, d
         why=order.why,
     )
     steps = [step(record, intent, picture.node) for record in picture.rules.records if order.about.names(record.key)]
+    check_fault(order.about, picture.rules)
     if not steps:
         raise click.ClickException(_nothing_there(order.about, picture))
     if all(planned.refused for planned in steps):
@@ -148,6 +160,8 @@ async def _plan(order: _Order, stack: AsyncExitStack, kubeconfig: Path | None, d
 def _nothing_there(about: Address, picture: Picture) -> str:
     held = [str(record.key) for record in picture.rules.records if record.key.node == about.node]
     there = f"held on this node: {joined(held)}" if held else "nothing is held on this node"
+    if picture.node is None:
+        there = no_such_node(about.node, picture.nodes)
     return f"there is no record of {about}; {there}; see 'neuron-taints list --all'"
 
 

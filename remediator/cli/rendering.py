@@ -120,6 +120,8 @@ def show_explanation(out: Console, document: Explanation) -> None:
 def _show_section(out: Console, section: Section) -> None:
     style = _STYLES.get(section.effect, "bold") if section.effect else "bold"
     out.print(Text(section.title, style=style), soft_wrap=True)
+    if section.table is not None:
+        show_table(out, section.table)
     if section.lines:
         _put(out, _indented(_pairs(section.lines)))
     for command in section.commands:

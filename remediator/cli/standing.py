@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from alerts.faults import CLEARED, FAULTS, Effect
+from alerts.intervals import Intervals
 from remediator.budget import WINDOW, Limit
 from remediator.cli.words import MEANS, joined, plain, since, span, until, where
 from remediator.level import NO_EVIDENCE, NO_ROOM
@@ -16,9 +17,11 @@ if TYPE_CHECKING:
     from remediator.cli.picture import Picture
 
 _LIMITS = {
-    Limit.UNAVAILABLE: "as many targets are out of use already as the remediator's --budget.max-unavailable allows",
-    Limit.NEW: f"as many targets were newly disrupted in the last {span(WINDOW)} as its --budget.max-new allows",
+    Limit.UNAVAILABLE: "as many targets were out of use as the remediator's --budget.max-unavailable allows",
+    Limit.NEW: f"as many targets had been newly disrupted within {span(WINDOW)} as its --budget.max-new allows",
 }
+_REPEAT = "Alertmanager's next repeat of its firing raises it (up to 5m with the shipped route)"
+_LATCHED = "It is latched: it rises by itself as soon as there is room"
 
 
 def finding(record: Record) -> str:
@@ -29,7 +32,7 @@ def finding(record: Record) -> str:
 
 def done(record: Record, picture: Picture) -> str:
     """What automation has done."""
-    effect, target = record.taint.effect, where(record.target)
+    effect, target = record.taint.effect, where(record.target, listed=picture.lists(record))
     if not record.disrupts:
         return f"no effect on {target}: {MEANS[effect]}"
     others = picture.others_on(record.target, but=[record])
@@ -44,10 +47,10 @@ def why(record: Record, picture: Picture) -> str:
         return f"void: it belongs to a machine that is gone, the Node of its name {now_there}"
     if record.state is State.RELEASED:
         return f"released: {_release(record, picture.now)}"
-    return f"{record.state}: {_WHY[record.state](record)}"
+    return f"{record.state}: {_WHY[record.state](record, picture.now)}"
 
 
-def _active(record: Record) -> str:
+def _active(record: Record, _now: datetime) -> str:
     fault = FAULTS.get(record.key.fault)
     alert = plain(record.reason) or "its alert"
     if fault is None or record.taint.effect is fault.effect:
@@ -55,22 +58,28 @@ def _active(record: Record) -> str:
     return f"{alert} leads to {fault.effect}, and the remediator's --max-effect allows {record.taint.effect} at most"
 
 
-def _withheld(record: Record) -> str:
+def _withheld(record: Record, now: datetime) -> str:
     weaker = f"; it keeps the weaker effect {record.taint.effect} meanwhile" if record.disrupts else ""
     if record.reason.startswith(NO_ROOM):
         limit = record.reason.removeprefix(NO_ROOM)
         said = _LIMITS[Limit(limit)] if limit in list(Limit) else f"the limit {plain(limit)!r} of its budget is reached"
-        return f"it would be stronger, but {said}{weaker}; with room, the next firing raises it"
+        return f"when it last fired, {since(record.last_fired, now)}, {said}{weaker}. {_room(record)}"
     if record.reason == NO_EVIDENCE:
-        return f"it would be stronger, but the fault has not fired since{weaker}; the next firing raises it"
+        return f"it would be stronger, but the fault has not fired since{weaker}; with room, {_REPEAT}"
     return f"its rule was changed by hand or is being deleted; the next firing writes it anew{weaker}"
 
 
-def _covered(_record: Record) -> str:
+def _room(record: Record) -> str:
+    """What is true now: the reason on the record is that of the time when it was withheld, and may be over."""
+    gauges = "neuron_remediator_budget_used against neuron_remediator_budget_limit"
+    return f"Whether there is room now: {gauges}. {_LATCHED if record.latched else f'With room, {_REPEAT}'}"
+
+
+def _covered(_record: Record, _now: datetime) -> str:
     return "the driver's own taint on this target is at least as strong, so ours has no effect"
 
 
-def _opted_out(record: Record) -> str:
+def _opted_out(record: Record, _now: datetime) -> str:
     return f"Node {record.key.node} carries the label neuron-remediator/opt-out=true"
 
 
@@ -92,7 +101,8 @@ def ends(record: Record, picture: Picture) -> str:
     """What will end it."""
     if picture.void(record):
         return "the garbage collector removes it"
-    clean = f"when the device has read clean for the hold time ({CLEARED}, episode {plain(record.episode)})"
+    hold = f"{Intervals().hold}s with the shipped rules"
+    clean = f"when the device has read clean for the hold time ({hold}; {CLEARED}, episode {plain(record.episode)})"
     if record.state is State.RELEASED:
         again = FAULTS[record.key.fault].effect if record.key.fault in FAULTS else Effect.NONE
         return f"{clean}; if it still stands when the release ends, the next firing raises it to {again} again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from alerts.faults import Effect
@@ -24,6 +25,10 @@ MEANS = {
     Effect.NO_EXECUTE: "no new work is placed on it, and pods that use it are evicted unless they tolerate the taint",
 }
 """What an effect does to the device it is on."""
+
+
+UNLISTED = "no slice lists this device: the taint meets nothing, unless a claim still holds it"
+"""What is to be known of a taint on a name that no slice has."""
 
 
 def plain(text: str) -> str:
@@ -75,12 +80,20 @@ def until(moment: datetime, now: datetime) -> str:
     return f"{utc(moment)} ({f'in {span(moment - now)}' if moment > now else 'over'})"
 
 
-def where(target: Target) -> str:
-    """What a taint lands on, in words."""
+def where(target: Target, *, listed: bool | None = None) -> str:
+    """What a taint lands on, in words; `listed`: whether a slice lists it now (None: as the target says)."""
     if target.device == NEURON_NODE:
         return f"{NEURON_NODE} of pool {plain(target.pool)} (the whole node: on an UltraServer it is one device)"
-    unplaced = "" if target.placed else " (the name it would have: no slice lists the device)"
+    placed = target.placed if listed is None else listed
+    unplaced = "" if placed else f" ({UNLISTED})"
     return f"{plain(target.device)} of pool {plain(target.pool)}{unplaced}"
+
+
+def no_such_node(name: str, others: Iterable[str]) -> str:
+    """Say that a Node is not there, and which of the others its name may have been meant to be."""
+    likely = get_close_matches(name, sorted(others), n=2)
+    hint = f"; did you mean {plain(' or '.join(likely))}?" if likely else ""
+    return f"there is no Node of that name{hint}"
 
 
 def joined(parts: Iterable[object]) -> str:

@@ -130,3 +130,28 @@ def test_one_message_does_not_hold_up_another(caplog: pytest.LogCaptureFixture) 
         ("INFO", REFUSED),
         ("WARNING", "no answer of the API server"),
     ]
+
+
+def test_malformed_requests_fill_no_log_and_hide_no_error_of_a_handler(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("exporter.service.logs.time.monotonic", lambda: now[0])
+    logs.configure("info", "logfmt")
+    server = logging.getLogger("aiohttp.server")
+
+    def fail(error: Exception) -> None:
+        server.error("Error handling request", exc_info=error)
+
+    for _ in range(300):
+        fail(ValueError("header too long"))
+    fail(ZeroDivisionError())
+    now[0] += 10
+    fail(ValueError("header too long"))
+
+    lines = capsys.readouterr().err.splitlines()
+    assert [("ValueError" in line, "suppressed=299" in line) for line in lines] == [
+        (True, False),
+        (False, False),
+        (True, True),
+    ]

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from remediator.election import VALID, AlwaysLeads, Election, Sight, Step
+from remediator.election import LONGEST, VALID, AlwaysLeads, Election, Sight, Step
 
 DURATION = 15.0
 
@@ -368,3 +368,11 @@ def test_who_leaves_leads_no_more_releases_and_does_not_come_back() -> None:
 def test_without_a_lease_there_is_no_end() -> None:
     assert AlwaysLeads().not_leading() is None
     assert AlwaysLeads().remaining() == math.inf
+
+
+def test_a_lease_that_a_hand_has_made_endless_is_taken_after_the_longest_one() -> None:
+    election = Election("me", DURATION)
+    election.saw(Sight(version="1", holder="nobody-there", duration=2.0**31 - 1), 0.0)
+
+    assert election.step(ready=True, now=LONGEST - 0.001) is Step.WAIT
+    assert election.step(ready=True, now=float(LONGEST)) is Step.TAKE

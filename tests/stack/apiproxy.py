@@ -39,6 +39,7 @@ class _CutError(Exception):
 class ApiProxy(Threaded):
     """Forwards to the API server of ``control_plane``; calm at first. Kubeconfigs are put into ``directory``.
 
+    The audit log shows the directory's name as the user agent of what came this way.
     ``calm``, ``storm`` and ``partition`` may be called at any time from the test's thread, and hold once they return.
     ``done`` counts what was done to requests, by kind; ``passed`` those that were answered as the API server did.
     """
@@ -220,10 +221,12 @@ class ApiProxy(Threaded):
 
     @asynccontextmanager
     async def _forwarded(self, request: web.Request, body: bytes) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = _passed_on(request.headers)
+        headers["User-Agent"] = self._directory.name
         async with self._session.request(
             request.method,
             URL(request.raw_path, encoded=True),
-            headers=_passed_on(request.headers),
+            headers=headers,
             data=body or None,
             allow_redirects=False,
         ) as upstream:

@@ -144,9 +144,10 @@ class Held:
         made: Record = record(fault, node_uid=self.uid)
         key = replace(made.key, device=device, node=node)
         target = replace(made.target, device=f"neuron-device-{device}", pool=node)
-        made = replace(made, key=key, **({"target": target} | changes))
+        standard: dict[str, Any] = {"key": key, "target": target}
+        made = replace(made, **(standard | changes))
         self.admin.create(to_object(made, "resource.k8s.io/v1"))
-        return key
+        return made.key
 
     def rule(self, key: Key) -> Json:
         """The record's rule as the API server has it."""

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from alerts.faults import Effect
 from remediator.cli.reading import Cluster
 from remediator.cluster import connect
-from remediator.records import NEVER, State, object_name
+from remediator.records import NEVER, Key, State, Taint, object_name
 from tests.remediator.cli.conftest import kubeconfig
 from tests.remediator.samples import NODE, TAINT_KEY
 from tests.stack.apiproxy import ApiProxy
@@ -230,7 +231,7 @@ def test_somebody_without_rights_is_told_which_to_ask_for(held: Held, taints: Ta
         said = taints(*line, option)
         assert (said.code, said.out) == (1, "")
         assert "403" in said.err
-        assert said.err.endswith("ask for the rights that 'neuron-taints release --help' lists\n")
+        assert said.err.endswith("have the ClusterRole neuron-taints-operator (deploy/rbac.yaml) bound to you\n")
         assert len(said.err.splitlines()) == 1
 
 
@@ -306,6 +307,69 @@ def test_what_does_not_exist_is_said_not_to(held: Held, taints: Taints, ours: st
     assert f"there is no record of {address}" in said.err
 
 
+@pytest.mark.parametrize("command", [("list",), ("explain",), ("release", *RELEASE, "--yes")])
+def test_a_mistyped_node_is_said_not_to_be_there(
+    held: Held, taints: Taints, ours: str, command: tuple[str, ...]
+) -> None:
+    mistyped = NODE.replace("200", "201")
+    name, *options = command
+    said = taints(name, f"{mistyped}/3", *options, ours)
+    assert said.code == 1
+    first = (said.out + said.err).splitlines()[0]
+    assert f"there is no Node of that name; did you mean {NODE}?" in first
+    assert mistyped in first
+
+
+def test_who_may_not_look_at_slices_gets_names_from_records(held: Held, taints: Taints, login: Login) -> None:
+    option = f"--kubeconfig={login('onlooker')}"
+    mistyped = NODE.replace("200", "201")
+    assert taints("list", mistyped, option).err == f"{mistyped}: there is no Node of that name\n"
+    held.put("hbm")
+    assert taints("list", mistyped, option).err.endswith(f"did you mean {NODE}?\n")
+
+
+def test_a_node_that_is_there_and_holds_nothing_is_no_error(held: Held, taints: Taints, ours: str) -> None:
+    said = taints("list", NODE, ours)
+    assert (said.code, said.out) == (0, "")
+    assert said.err.startswith(f"Nothing is held on {NODE}: ")
+
+
+@pytest.mark.parametrize("command", [("list",), ("explain",), ("release", *RELEASE, "--yes")])
+def test_a_fault_that_nobody_knows_is_wrong_usage(
+    held: Held, taints: Taints, ours: str, command: tuple[str, ...]
+) -> None:
+    name, *options = command
+    said = taints(name, f"{NODE}/3/bogus", *options, ours)
+    assert (said.code, said.out) == (2, "")
+    assert "no fault 'bogus'; expected one of " in said.err
+    assert ", hbm, " in said.err
+    assert said.err.endswith(f"(see 'neuron-taints {name} --help')\n")
+
+
+def test_a_fault_of_a_newer_remediator_can_be_named(held: Held, taints: Taints, ours: str) -> None:
+    held.put("hbm", key=Key(NODE, 3, "new_kind"))
+    assert taints("list", f"{NODE}/3/new_kind", ours).code == 0
+    assert "a fault that this version does not know" in taints("explain", f"{NODE}/3/new_kind", ours).out
+
+
+def test_runbooks_are_named_where_the_environment_says(
+    held: Held, taints: Taints, ours: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held.put("link_efa")
+    monkeypatch.setenv("NEURON_TAINTS_RUNBOOK_URL", "https://runbooks.example.com/")
+    assert "  https://runbooks.example.com/NeuronDeviceEFALinkError.md" in taints("explain", f"{NODE}/3", ours).out
+
+
+def test_a_release_says_who_gets_the_room(held: Held, taints: Taints, ours: str) -> None:
+    held.put("link_efa")
+    lifted = Taint(TAINT_KEY, "x", Effect.NONE)
+    waiting = held.put("hbm", 4, state=State.WITHHELD, reason="withheld by the budget: unavailable", taint=lifted)
+    said = taints("release", f"{NODE}/3", *RELEASE, "--dry-run", ours)
+    assert said.code == 0
+    room = "room in the budget goes to withheld records, latched ones at once, and effect NoExecute evicts"
+    assert f"note: {room}: {waiting}\n" in said.out
+
+
 def test_an_api_server_that_is_down_is_said_to_be(control_plane: ControlPlane, taints: Taints, tmp_path: Path) -> None:
     file = tmp_path / "config"
     server = f"https://127.0.0.1:{free_port()}"
@@ -342,7 +406,9 @@ def test_the_usual_file_is_that_of_kubectl(
 def test_states_choose_records(held: Held, taints: Taints, ours: str) -> None:
     held.put("hbm")
     held.put("link_efa", 4, state=State.WITHHELD, reason="withheld by the budget: new", released_until=NEVER)
-    assert [line.split()[1] for line in taints("list", "--state", "withheld", ours).out.splitlines()[1:]] == ["4"]
+    heading, *lines = taints("list", "--state", "withheld", ours).out.splitlines()
+    assert [line.split()[1] for line in lines] == ["4"]
+    assert (heading.split()[-1], lines[0].endswith("  budget: new")) == ("WHY", True)
     said = taints("list", "--state", "covered", ours)
     assert (said.code, said.err) == (0, "Nothing in the cluster is in state covered.\n")
 

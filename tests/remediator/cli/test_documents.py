@@ -22,7 +22,7 @@ from remediator.cli.picture import Rules
 from remediator.cli.plan import Intent, remarks, step
 from remediator.cli.rendering import show_explanation, show_table
 from remediator.cli.words import plain, span
-from remediator.inventory import NEURON_NODE, DeviceTaint, Node, NodeLabels, NodeMetadata
+from remediator.inventory import NEURON_NODE, DeviceTaint, Inventory, Node, NodeLabels, NodeMetadata
 from remediator.level import NO_EVIDENCE, NO_ROOM
 from remediator.records import Key, State
 from tests.remediator.cli.pictures import SINCE, UNTIL, held, inventory, picture, released
@@ -57,10 +57,20 @@ def commands_of(document: Explanation) -> list[str]:
         (held("link_efa", latched=True), "active", "(the source said that this one does not)"),
         (
             held("link_efa", State.WITHHELD, reason=f"{NO_ROOM}unavailable"),
-            "as the remediator's --budget.max-unavailable allows; with room, the next firing raises it",
-            "read clean",
+            (
+                "withheld: when it last fired, 2026-11-30 11:59:55Z (5s ago), as many targets were out of use as the "
+                "remediator's --budget.max-unavailable allows. Whether there is room now: "
+                "neuron_remediator_budget_used against neuron_remediator_budget_limit. With room, "
+                "Alertmanager's next repeat of its firing raises it (up to 5m with the shipped route)"
+            ),
+            "read clean for the hold time (15s with the shipped rules; NeuronDeviceFaultCleared, episode",
         ),
-        (held("link_efa", State.WITHHELD, reason=f"{NO_ROOM}new"), "last 10m as its --budget.max-new", "read clean"),
+        (
+            held(state=State.WITHHELD, reason=f"{NO_ROOM}unavailable"),
+            "neuron_remediator_budget_limit. It is latched: it rises by itself as soon as there is room",
+            "when the Node is replaced",
+        ),
+        (held("link_efa", State.WITHHELD, reason=f"{NO_ROOM}new"), "within 10m as its --budget.max-new", "read clean"),
         (held("link_efa", State.WITHHELD, reason=f"{NO_ROOM}cosmic"), "the limit 'cosmic' of its budget", "read clean"),
         (held("link_efa", State.WITHHELD, reason=NO_EVIDENCE), "the fault has not fired since;", "read clean"),
         (held("link_efa", State.WITHHELD, reason="?"), "changed by hand or is being deleted", "read clean"),
@@ -95,6 +105,24 @@ def test_what_was_done_is_said_with_its_target_and_time() -> None:
         "placed on it, and pods that use it are evicted unless they tolerate the taint; also held there by "
         f"{others.key}"
     )
+
+
+@pytest.mark.parametrize(
+    ("placed", "there", "said"),
+    [
+        # What the slices say now counts; where there are none, what the record says.
+        (True, inventory(), False),
+        (False, inventory(), False),
+        (True, inventory(device("neuron-device-4", 4)), True),
+        (False, inventory(device("neuron-device-4", 4)), True),
+        (True, None, False),
+        (False, None, True),
+    ],
+)
+def test_a_taint_that_meets_nothing_is_said_to(placed: bool, there: Inventory | None, *, said: bool) -> None:  # noqa: FBT001
+    unlisted = held(target=replace(held().target, placed=placed))
+    told = text_of(explain(HERE, picture(unlisted, inventory=there)))
+    assert ("no slice lists this device: the taint meets nothing" in told["done"]) is said
 
 
 def test_an_ultraserver_is_one_target() -> None:
@@ -137,6 +165,11 @@ def opted_out() -> Node:
         (picture(held(), node=opted_out()), "opted out", "yes: no taint of ours has an effect on it"),
         (picture(held(), node=opted_out()), "node", "there since 2026-10-31 12:00:00Z (30d ago), trn2.48xlarge"),
         (picture(held(), node=None), "node", "there is no Node of that name"),
+        (
+            picture(inventory=inventory(device("neuron-device-4", 4))),
+            "target",
+            "neuron-device-3 of pool ip-10-1-1-200.ec2.internal is the name it would have",
+        ),
         (picture(held()), "slices", "list 16 devices"),
         (picture(held(), inventory=type(inventory())(DRIVER)), "slices", "none of driver neuron.aws.com"),
         (
@@ -185,6 +218,54 @@ def test_the_next_commands_fit_the_state(record: Record, expected: str) -> None:
     assert expected in commands_of(explain(HERE, picture(record)))
 
 
+@pytest.mark.parametrize(
+    ("record", "offered"),
+    [
+        (held(), True),
+        (held("link_efa"), True),
+        (held(state=State.WITHHELD, reason=f"{NO_ROOM}new"), True),
+        (held("link_efa", State.WITHHELD, reason=f"{NO_ROOM}new"), False),
+        (held("link_efa", State.COVERED), False),
+    ],
+)
+def test_a_release_is_offered_where_there_is_something_to_lift(record: Record, *, offered: bool) -> None:
+    commands = commands_of(explain(HERE, picture(record)))
+    assert any("release" in command for command in commands) is offered
+
+
+EVICTED = "kubectl get events -A --field-selector reason=DeviceTaintManagerEviction"
+
+
+@pytest.mark.parametrize(
+    ("records", "offered"), [([held("link_efa")], False), ([held()], True), ([held(number=9)] * 5, True)]
+)
+def test_who_was_evicted_can_be_found_out(records: list[Record], *, offered: bool) -> None:
+    several = [replace(one, key=replace(one.key, device=one.key.device + more)) for more, one in enumerate(records)]
+    assert (EVICTED in commands_of(explain(Address(NODE), picture(*several)))) is offered
+
+
+def test_the_runbooks_of_a_record_are_named_where_they_are() -> None:
+    def runbooks(record: Record, **options: Any) -> list[str]:
+        told = explain(HERE, picture(record), **options)
+        return [line.text for section in told.sections for line in section.lines if line.word == "runbook"]
+
+    own = "NeuronDeviceHBMUncorrectableError.md"
+    assert runbooks(held()) == [f"alerts/runbooks/{own}"]
+    withheld = held(state=State.WITHHELD, reason=f"{NO_ROOM}new")
+    address = "https://runbooks.example.com"
+    assert runbooks(withheld, runbooks=address) == [f"{address}/{own}", f"{address}/NeuronDeviceFaultWithheld.md"]
+
+
+def test_a_node_that_is_not_there_is_said_so_first() -> None:
+    looked = picture(node=None, nodes=frozenset({NODE, "other"}))
+    mistyped = f"{NODE[:-1]}"
+    assert explain(Address(mistyped, 3), looked).title == (
+        f"{mistyped}, device 3: there is no Node of that name; did you mean {NODE}?"
+    )
+    assert explain(Address("zzz"), looked).title == "zzz: there is no Node of that name"
+    assert explain(Address("zzz"), replace(looked, node_read=False)).title == "zzz"
+
+
 def test_the_commands_name_the_kubeconfig_that_was_named() -> None:
     commands = commands_of(explain(HERE, picture(held()), kubeconfig="/tmp/my file"))
     assert commands
@@ -201,6 +282,24 @@ def test_a_node_with_many_records_is_explained_device_by_device() -> None:
     told = explain(Address(NODE), picture(*(held(number=number) for number in range(16))))
     assert f"neuron-taints explain {NODE}/15" in commands_of(told)
     assert len(commands_of(told)) <= 20
+
+
+@pytest.mark.parametrize(("number", "drawn"), [(3, False), (4, True)])
+def test_many_records_of_a_node_are_one_table(number: int, *, drawn: bool) -> None:
+    withheld = held("link_efa", State.WITHHELD, number=9, reason=f"{NO_ROOM}new")
+    told = explain(Address(NODE), picture(withheld, *(held(number=one) for one in range(1, number))))
+    tables = [section.table for section in told.sections if section.table]
+    assert bool(tables) is drawn
+    assert ("why" in text_of(told)) is not drawn
+    for one in tables:
+        assert [row[1:3] for row in one.rows] == [("1", "hbm"), ("2", "hbm"), ("3", "hbm"), ("9", "link_efa")]
+        assert [row[-1] for row in one.rows] == ["-", "-", "-", "budget: new"]
+
+
+def test_many_records_of_a_device_are_each_explained() -> None:
+    faults = sorted(FAULTS)[:5]
+    told = explain(HERE, picture(*(held(fault) for fault in faults)))
+    assert len([line for section in told.sections for line in section.lines if line.word == "why"]) == len(faults)
 
 
 # Lists
@@ -228,6 +327,31 @@ def test_a_released_record_says_until_when() -> None:
     drawn = table([entry], now=NOW, wide=True, sources=False)
     row = dict(zip(drawn.headings, drawn.rows[0], strict=True))
     assert (row["AGE"], row["UNTIL"], row["BY"], row["REASON"]) == ("3h", "2026-11-30 16:00:00Z", "alice", "burn-in")
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (held(state=State.WITHHELD, reason=f"{NO_ROOM}unavailable"), "budget: unavailable"),
+        (held(state=State.WITHHELD, reason=NO_EVIDENCE), "not fired since"),
+        (held(state=State.WITHHELD, reason="?"), "changed by hand"),
+        (held(), "-"),
+    ],
+)
+def test_why_a_record_is_withheld_is_a_word_in_the_table(record: Record, why: str) -> None:
+    listed = entries(Rules((record,), ()), None, driver=DRIVER, about=None, states=())
+    drawn = table(listed, now=NOW, wide=False, sources=False, why=True)
+    assert (drawn.headings[-1], drawn.rows[0][-1]) == ("WHY", why)
+
+
+def test_a_target_that_no_slice_lists_is_said_to_be_one() -> None:
+    records = held(number=1), held(target=replace(held().target, placed=False))
+    listed = entries(Rules(records, ()), None, driver=DRIVER, about=None, states=())
+    drawn = table(listed, now=NOW, wide=True, sources=False)
+    assert [row[drawn.headings.index("TARGET")] for row in drawn.rows] == [
+        f"{NODE}/neuron-device-1",
+        f"{NODE}/neuron-device-3 (no slice lists this device: the taint meets nothing)",
+    ]
 
 
 @given(st.integers(1, 120), st.booleans(), st.text(max_size=80), st.sampled_from(State))
@@ -300,6 +424,31 @@ def test_what_stays_tainted_is_remarked() -> None:
         driver,
     ]
     assert remarks([step(one, INTENT, node()) for one in both], looked) == [driver]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "named"),
+    [
+        (held(state=State.WITHHELD, number=5, reason=f"{NO_ROOM}unavailable"), True),
+        # These need a firing, or no room, to rise.
+        (held("link_efa", State.WITHHELD, number=5, reason=f"{NO_ROOM}unavailable"), False),
+        (held(state=State.WITHHELD, number=5, reason=NO_EVIDENCE), False),
+        (held(state=State.COVERED, number=5), False),
+    ],
+)
+def test_who_gets_the_room_that_a_release_makes_is_remarked(waiting: Record, *, named: bool) -> None:
+    said = remarks([step(held(), INTENT, node())], picture(held(), waiting))
+    room = "room in the budget goes to withheld records, latched ones at once, and effect NoExecute evicts"
+    assert said == ([f"{room}: {NODE}/5/hbm"] if named else [])
+
+
+def test_a_release_that_makes_no_room_is_not_said_to() -> None:
+    waiting = [held(state=State.WITHHELD, number=number, reason=f"{NO_ROOM}new") for number in range(4, 16)]
+    looked = picture(held(), held("sram"), *waiting)
+    assert remarks([step(held(), INTENT, node())], looked) == [f"neuron-device-3 stays tainted by {NODE}/3/sram"]
+    assert remarks([step(one, INTENT, node()) for one in waiting], looked) == []
+    (said,) = remarks([step(one, INTENT, node()) for one in (held(), held("sram"))], looked)
+    assert said.endswith(f"{NODE}/13/hbm and 2 more")
 
 
 def test_a_device_is_one_whether_or_not_a_slice_has_confirmed_it() -> None:

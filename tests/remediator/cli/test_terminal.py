@@ -139,14 +139,15 @@ def test_a_terminal_that_is_narrow_gets_lines_that_fit(held: Held, ours: str, wi
     assert max(map(len, lines)) <= width
 
 
-def test_nothing_is_written_without_a_yes(held: Held, ours: str) -> None:
+@pytest.mark.parametrize("keys", ["\n", "n\n", "\x03", "\x04"])
+def test_nothing_is_written_without_a_yes(held: Held, ours: str, keys: str) -> None:
     key = held.put("hbm")
     with terminal("release", f"{NODE}/3", *RELEASE, ours) as shown:
         shown.shows("Go on? [y/N]")
         assert "is active with effect NoExecute, latched" in shown.screen
-        shown.types("\n")
+        shown.types(keys)
         assert shown.ends() == 1
-        assert "stopped: nothing else was changed" in shown.screen
+        assert "\r\nneuron-taints: stopped: nothing was changed\r\n" in shown.screen
     assert held.annotation(key, "state") == "active"
 
 

@@ -51,6 +51,7 @@ FOR = ("--for", "4h")
         (("explain", "node/03"), "expected a device number"),
         (("explain", "node/3/HBM!"), "expected a fault such as 'hbm'"),
         (("explain", ""), "expected the name of a Node, got ''"),
+        (("explain", NODE, "--runbook-url", "\n"), "expected an address or a folder, got '\\n'"),
         (("release", NODE, *FOR, *REASON, "--yes"), f"expected a device, such as {NODE}/3, or --all-devices"),
         (("release", f"{NODE}/3", "--all-devices", *FOR, *REASON, "--yes"), "--all-devices goes with a node alone"),
         (("release", f"{NODE}/3", *REASON, "--yes"), "expected --for DURATION"),
@@ -139,8 +140,32 @@ def test_a_broken_kubeconfig_is_said_to_be(taints: Taints, tmp_path: Path, conte
 def test_a_kubeconfig_that_is_not_there_is_said_not_to_be(taints: Taints, tmp_path: Path) -> None:
     said = taints("list", f"--kubeconfig={tmp_path / 'none'}")
     assert said.code == 1
-    assert "there is no such file" in said.err
-    assert said.err.endswith("log in to the cluster again, or name another file with --kubeconfig\n")
+    assert said.err == (
+        f"neuron-taints: no credentials: there is no such file as '{tmp_path / 'none'}'; "
+        "name another one with --kubeconfig\n"
+    )
+
+
+def test_a_file_of_the_environment_that_is_not_there_is_said_not_to_be(
+    taints: Taints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'one'}:{tmp_path / 'other'}")
+    said = taints("list")
+    assert said.code == 1
+    assert "/other', which $KUBECONFIG names; name another one with --kubeconfig" in said.err
+
+
+def test_no_credentials_at_all_is_said_with_where_they_were_looked_for(
+    taints: Taints, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    said = taints("list")
+    assert said.code == 1
+    assert said.err == (
+        "neuron-taints: no credentials: $KUBECONFIG is not set, ~/.kube/config is not there, and this is no Pod; "
+        "name a file with --kubeconfig\n"
+    )
 
 
 @given(st.text(max_size=300))

@@ -1,0 +1,86 @@
+"""The commands that are worth running about a node or a device, to copy. Pure.
+
+How the record came to be as it is, is `remediator.cli.explanation`'s to say.
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, NamedTuple
+
+from alerts.faults import Effect
+from remediator.level import NO_ROOM
+from remediator.records import Record, State, object_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from remediator.cli.address import Address
+    from remediator.cli.picture import Picture
+
+_FEW = 20
+
+_EVICTION = "DeviceTaintManagerEviction"
+"""Reason of the Event that Kubernetes writes onto each pod it evicts for a device taint."""
+
+
+class Command(NamedTuple):
+    """A command to copy, and what it is good for."""
+
+    command: str
+    purpose: str
+
+
+def rule_name(record: Record) -> str:
+    """Name the record's DeviceTaintRule."""
+    return record.stored.name if record.stored else object_name(record.key)
+
+
+def commands(
+    address: Address, records: list[Record], picture: Picture, *, kubeconfig: str | None, one_by_one: bool
+) -> Iterator[Command]:
+    """Say what to do about an address. `kubeconfig` is the file that the commands must name, if any.
+
+    `one_by_one`: there are so many records that what can be done about each is told device by device.
+    """
+    option = f" --kubeconfig {shlex.quote(kubeconfig)}" if kubeconfig else ""
+    kubectl, ours = f"kubectl{option}", "neuron-taints"
+    if one_by_one:
+        for device in sorted({record.key.device for record in records})[:_FEW]:
+            yield Command(f"{ours} explain {address.node}/{device}{option}", f"what to do about device {device}")
+    else:
+        for record in records:
+            yield Command(f"{kubectl} get devicetaintrule {rule_name(record)} -o yaml", f"the record of {record.key}")
+            yield from _for_state(record, picture, kubectl, f"{ours} {{}}{option}")
+    if any(record.taint.effect is Effect.NO_EXECUTE for record in records):
+        yield Command(
+            f"{kubectl} get events -A --field-selector reason={_EVICTION}",
+            "which pods were evicted for a tainted device, while the cluster keeps its Events (an hour unless set)",
+        )
+    if picture.node is not None:
+        yield Command(f"{kubectl} describe node {address.node}", "its Events tell what was changed, and when")
+    elif picture.node_read:
+        yield Command(f"{kubectl} get nodes", "which Nodes there are")
+    if any(record.latched and not picture.void(record) for record in records) and picture.node is not None:
+        yield Command(f"{kubectl} cordon {address.node}", "before its machine is replaced: nothing new comes meanwhile")
+    if not records:
+        yield Command(f"{ours} list --all{option}", "everything that is tainted in the cluster")
+        pods = f"{kubectl} get pods -A -o wide --field-selector spec.nodeName={address.node}"
+        yield Command(pods, "whether the exporter and the DRA driver run on the node")
+
+
+def _for_state(record: Record, picture: Picture, kubectl: str, ours: str) -> Iterator[Command]:
+    if picture.void(record):
+        return
+    if record.state is State.OPTED_OUT:
+        yield Command(f"{kubectl} label node {record.key.node} neuron-remediator/opt-out-", "ends the opt-out")
+    if record.state is State.WITHHELD and record.reason.startswith(NO_ROOM):
+        yield Command(ours.format("list --state active"), "what uses up the budget")
+    release = f"release {record.key}"
+    if record.state is State.RELEASED:
+        yield Command(ours.format(f"{release} --end"), "ends the release now")
+    elif record.disrupts or record.latched:
+        # Any other has nothing that a release could lift.
+        yield Command(
+            ours.format(f"{release} --for 4h --reason 'WHY'"), "lifts it by your word, for a time, at your risk"
+        )
