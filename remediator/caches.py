@@ -28,6 +28,8 @@ CLAIMS = f"{RESOURCE_API}/v1/resourceclaims"
 
 
 _JUST_NOW_SECONDS = 1.0
+_NODES_PAUSE = 0.25
+"""In seconds. Kubelets tell of every node all the time, of which hardly anything is of interest here."""
 
 
 class SliceCache:
@@ -86,7 +88,7 @@ class Caches:
         rules = Sorting(self.records, self.foreign_rules)
         self._rules_watch = ListWatch(api, "", Rule, as_it_came, rules, {}, elapsed)
         self._watches: dict[str, ListWatch[Any, Any]] = {
-            "nodes": ListWatch(api, NODES, Node, as_it_came, self._nodes, {}, elapsed),
+            "nodes": ListWatch(api, NODES, Node, as_it_came, self._nodes, {}, elapsed, _NODES_PAUSE),
             "resourceslices": ListWatch(api, SLICES, SliceObject, Compactor(), self._slices, driver_only, elapsed),
             "resourceclaims": ListWatch(api, CLAIMS, ClaimObject, ClaimReader(driver), self.claims, {}, elapsed),
             "devicetaintrules": self._rules_watch,

@@ -131,15 +131,15 @@ class Api:
 
     @asynccontextmanager
     async def stream(
-        self, path: str, *, limits: aiohttp.ClientTimeout, **query: str
+        self, path: str, *, limits: aiohttp.ClientTimeout, pause: float = 0.0, **query: str
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Open a watch and hand out its lines."""
+        """Open a watch and hand out its lines; with a `pause`, in bursts that many seconds apart."""
         async with _translated(f"watching {path}"):
             response = await self._open("GET", path, query=query, limits=limits)
             async with response:
                 if response.status != HTTPStatus.OK:
                     _raise_for_status(response, await response.read(), f"watching {path}")
-                yield aiter(response.content)
+                yield _bursts(response, pause) if pause else aiter(response.content)
 
     async def _request(
         self,
@@ -188,6 +188,32 @@ class Api:
             server_hostname=self._configuration.tls_server_name,
             allow_redirects=False,
         )
+
+
+async def _bursts(response: aiohttp.ClientResponse, pause: float) -> AsyncIterator[bytes]:
+    """Lines, with nothing taken from the connection for `pause` seconds after the first of a burst.
+
+    What a line costs is mostly the waking up for it.
+    """
+    loop = asyncio.get_running_loop()
+    protocol = None if response.connection is None else response.connection.protocol
+    paused: asyncio.TimerHandle | None = None
+
+    def go_on() -> None:
+        nonlocal paused
+        paused = None
+        if protocol is not None and protocol.transport is not None:
+            protocol.resume_reading()
+
+    try:
+        async for line in response.content:
+            if paused is None and protocol is not None and protocol.transport is not None:
+                protocol.pause_reading()
+                paused = loop.call_later(pause, go_on)
+            yield line
+    finally:
+        if paused is not None:
+            paused.cancel()
 
 
 @asynccontextmanager

@@ -110,7 +110,7 @@ class ListWatch(Generic[W, T]):
     """Keeps `sink` equal to the collection at `path`.
 
     `kind` is the struct each object is decoded to, and `keep` makes of it what the sink gets. `elapsed` is a monotonic
-    clock in seconds.
+    clock in seconds. With a `pause`, events are taken in bursts, that many seconds apart at least.
     """
 
     api: Api
@@ -120,6 +120,7 @@ class ListWatch(Generic[W, T]):
     sink: Sink[T]
     query: Mapping[str, str]
     elapsed: Callable[[], float]
+    pause: float = 0.0
     # When the list was taken; None while there is none to rely on.
     _listed: float | None = None
     _lost: float | None = None
@@ -207,7 +208,7 @@ class ListWatch(Generic[W, T]):
         }
         try:
             async with asyncio.timeout(_WATCH_BEGINS_SECONDS) as begun:
-                async with self.api.stream(self.path, limits=_WATCH_TIMEOUT, **query) as lines:
+                async with self.api.stream(self.path, limits=_WATCH_TIMEOUT, pause=self.pause, **query) as lines:
                     begun.reschedule(None)
                     self._lost = None
                     return await self._events(lines, version)

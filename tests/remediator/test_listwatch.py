@@ -96,7 +96,7 @@ class Watching:
     """Each object that was made compact, and how many pages had been asked for by then."""
 
 
-Watch = Callable[[ScriptedCollection], Awaitable[Watching]]
+Watch = Callable[..., Awaitable[Watching]]
 
 
 @asynccontextmanager
@@ -120,7 +120,7 @@ async def watch(aiohttp_server: AiohttpServer, tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("NO_PROXY", "*")
     async with AsyncExitStack() as stack:
 
-        async def start(server: ScriptedCollection) -> Watching:
+        async def start(server: ScriptedCollection, pause: float = 0.0) -> Watching:
             api = await stack.enter_async_context(api_of(server, aiohttp_server, tmp_path))
             sink, clock = Names(), Seconds()
             kept: list[tuple[str, int]] = []
@@ -129,7 +129,7 @@ async def watch(aiohttp_server: AiohttpServer, tmp_path: Path, monkeypatch: pyte
                 kept.append((object_.metadata.name, len(server.listed)))
                 return as_it_came(object_)
 
-            watching = ListWatch(api, PATH, Node, keep, sink, {"labelSelector": "a=b"}, clock)
+            watching = ListWatch(api, PATH, Node, keep, sink, {"labelSelector": "a=b"}, clock, pause)
             task = asyncio.create_task(watching.run())
             stack.push_async_callback(ended, task)
             return Watching(server, sink, watching, clock, task, kept)
@@ -412,3 +412,25 @@ async def test_who_must_be_certain_has_it_listed_anew(watch: Watch) -> None:
     assert watching.sink.names == {"b"}
     await eventually(lambda: len(watching.server.watched) == 2, what="the new watch")
     assert watching.server.watched[1]["resourceVersion"] == "5"
+
+
+async def test_events_may_be_taken_in_bursts_and_none_is_lost(watch: Watch) -> None:
+    """Larger together than what is read at once, with the end of the watch right behind them."""
+    sent = [("ADDED", node(f"n-{number}", number + 2, annotations={"x": "y" * 20_000})) for number in range(300)]
+    watching = await watch(
+        ScriptedCollection(lists=[page()], watches=[events(*sent), events(bookmark(400), then="stay")]), pause=0.05
+    )
+    await eventually(lambda: len(watching.server.watched) == 2, what="the next watch")
+
+    assert len(watching.sink.names) == 300
+    assert watching.server.watched[1]["resourceVersion"] == "301"
+
+
+async def test_a_burst_may_be_left_in_the_middle(watch: Watch) -> None:
+    """The process ends while nothing is taken from the connection: the fixture sees that no task is left."""
+    watching = await watch(
+        ScriptedCollection(lists=[page()], watches=[events(("ADDED", node("a", 2)), then="stay")]), pause=60
+    )
+    await eventually(lambda: watching.sink.names == {"a"}, what="the event")
+
+    assert watching.watch.current
