@@ -175,7 +175,9 @@ class _ClusterCollector(Collector):
         for which in Limit:
             limit = self._budget.limit(which)
             families["limit"].add_metric((which,), math.inf if limit is None else limit)
-            families["used"].add_metric((which,), self._budget.used(which, now))
+            if limit is not None or which is Limit.UNAVAILABLE:
+                # New targets are counted only where their number is limited: 0 would be a lie.
+                families["used"].add_metric((which,), self._budget.used(which, now))
 
 
 def _labels(record: Record) -> tuple[str, ...]:

@@ -218,6 +218,16 @@ async def test_budget_series_say_what_counts(make_service: MakeService) -> None:
     assert (sample("limit", Limit.UNAVAILABLE), sample("used", Limit.UNAVAILABLE)) == (float("inf"), 3)
 
 
+async def test_new_targets_that_nobody_counts_have_no_series(make_service: MakeService) -> None:
+    service = await make_service(limits=Limits(max_unavailable=None, max_new=None))
+    assert await service.post(alert_json()) == 200
+    page = service.metrics.registry
+
+    assert page.get_sample_value("neuron_remediator_budget_limit", {"budget": "new"}) == float("inf")
+    assert page.get_sample_value("neuron_remediator_budget_used", {"budget": "new"}) is None
+    assert page.get_sample_value("neuron_remediator_budget_used", {"budget": "unavailable"}) == 1
+
+
 async def test_a_preview_makes_records_that_move_nothing(make_service: MakeService) -> None:
     service = await make_service(max_effect=Effect.NONE)
     assert await service.post(alert_json()) == 200
