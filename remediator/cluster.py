@@ -193,27 +193,31 @@ class Api:
 async def _bursts(response: aiohttp.ClientResponse, pause: float) -> AsyncIterator[bytes]:
     """Lines, with nothing taken from the connection for `pause` seconds after the first of a burst.
 
-    What a line costs is mostly the waking up for it.
+    What a line costs is mostly the waking up for it. The transport alone is paused: the library's parser may not be
+    when a response has just ended.
     """
     loop = asyncio.get_running_loop()
-    protocol = None if response.connection is None else response.connection.protocol
+    connection = response.connection
+    transport = None if connection is None else connection.transport
     paused: asyncio.TimerHandle | None = None
 
     def go_on() -> None:
         nonlocal paused
         paused = None
-        if protocol is not None and protocol.transport is not None:
-            protocol.resume_reading()
+        if isinstance(transport, asyncio.ReadTransport) and not transport.is_closing():
+            transport.resume_reading()
 
     try:
         async for line in response.content:
-            if paused is None and protocol is not None and protocol.transport is not None:
-                protocol.pause_reading()
+            if paused is None and isinstance(transport, asyncio.ReadTransport) and not transport.is_closing():
+                transport.pause_reading()
                 paused = loop.call_later(pause, go_on)
             yield line
     finally:
         if paused is not None:
             paused.cancel()
+            # The library may use the connection again.
+            go_on()
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from tests.stack.config import alertmanager_config, prometheus_config
 from tests.stack.http import Response, is_ok, request
 from tests.stack.kube import Admin
 from tests.stack.monitoring import Alertmanager, Prometheus
-from tests.stack.process import Process, Startable, free_port
+from tests.stack.process import Process, Startable, free_port, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,9 +134,14 @@ class Pipeline(Startable):
         for service in (self.exporter, self.remediator):
             self._running.callback(service.process.stop)
             service.start()
+        # It may have to wait for the Lease of a predecessor that could not give it back.
+        wait_until(self._leads, timeout=30, what="the remediator to lead")
         for server in (self.alertmanager, self.prometheus):
             self._running.callback(server.stop)
             server.start()
+
+    def _leads(self) -> bool:
+        return self.remediator.value("neuron_remediator_leader") == 1
 
     def stop(self) -> None:
         """Stop every part, last started first."""

@@ -247,7 +247,7 @@ BAD_BODIES: list[tuple[bytes, str, int, str]] = [
 
 def test_bad_input_is_one_sentence_and_no_write(pipeline: Pipeline, admin: Admin, control_plane: ControlPlane) -> None:
     """The running service answers what it cannot use in one sentence, writes nothing, and goes on."""
-    written_before = len(control_plane.audit(user="neuron-remediator"))
+    written_before = len(control_plane.audit(user="neuron-remediator", resource="devicetaintrules"))
     for body, token, status, sentence in BAD_BODIES:
         answer = pipeline.post(body, token=token)
         assert (answer.status, answer.text.count("\n")) == (status, 1)
@@ -269,6 +269,8 @@ def test_bad_input_is_one_sentence_and_no_write(pipeline: Pipeline, admin: Admin
     assert pipeline.post(json.dumps(good).encode()).status == 200
     assert rule_of(admin, 4, "hbm") is not None
     writes = wait_until(
-        lambda: control_plane.audit(user="neuron-remediator")[written_before:], timeout=10, what="the write in the log"
+        lambda: control_plane.audit(user="neuron-remediator", resource="devicetaintrules")[written_before:],
+        timeout=10,
+        what="the write in the log",
     )
     assert [(event["verb"], event["objectRef"]["resource"]) for event in writes] == [("create", "devicetaintrules")]
