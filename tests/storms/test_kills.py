@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from tests.stack.kube import Admin
 
 FAULTS, CLEARS = 200, 100
-KILLS = 50
 LEADER, STANDBY, BOTH = 0.65, 0.25, 0.1
 """How many of the kills hit whom."""
 
@@ -34,10 +33,11 @@ CALM_SECONDS = 20
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("kills", [12, pytest.param(50, marks=pytest.mark.slow)])
 async def test_killed_at_random_instants(
-    control_plane: ControlPlane, admin: Admin, fleet: Callable[[int], list[str]], tmp_path: Path
+    control_plane: ControlPlane, admin: Admin, fleet: Callable[[int], list[str]], tmp_path: Path, kills: int
 ) -> None:
-    of, random = faults(FAULTS, fleet(10)), Random(KILLS)  # noqa: S311 - to be repeatable
+    of, random = faults(FAULTS, fleet(10)), Random(kills)  # noqa: S311 - to be repeatable
     ending, began = chosen(random, of, CLEARS), time.monotonic()
     with (
         Replicas(tmp_path, control_plane, flags=LIFTED) as replicas,
@@ -46,9 +46,9 @@ async def test_killed_at_random_instants(
         written = Written(control_plane)
         async with Sender(service.url, token=TOKEN, copies=2, deadline=120) as sender:
             async with asyncio.TaskGroup() as group:
-                for kill in range(KILLS):
+                for kill in range(kills):
                     leader = await asyncio.to_thread(replicas.wait_for_leader)
-                    for fault in of[kill::KILLS]:
+                    for fault in of[kill::kills]:
                         group.create_task(spell(sender, fault, ends=fault in ending))
                     await asyncio.sleep(random.uniform(0, WITHIN_SECONDS))  # no wait for anything: the instant
                     victims = _victims(random, leader)
@@ -65,7 +65,7 @@ async def test_killed_at_random_instants(
         assert max(rules.values()) == 1
         assert {verb for verb, _ in rules} == {"create", "delete"}
         assert calm < CALM_SECONDS
-        shown(f"{KILLS} kills", seconds=time.monotonic() - began, calm=calm, statuses=dict(sender.statuses()))
+        shown(f"{kills} kills", seconds=time.monotonic() - began, calm=calm, statuses=dict(sender.statuses()))
 
 
 def _victims(random: Random, leader: int) -> list[int]:
