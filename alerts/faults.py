@@ -30,6 +30,14 @@ class Effect(StrEnum):
         """How disruptive the effect is: 0 informs, 1 keeps new work off, 2 also evicts."""
         return list(Effect).index(self)
 
+    @classmethod
+    def read(cls, text: str) -> "Effect":
+        """The effect of that name; one that is not known informs only, as in Kubernetes, which ignores it."""
+        try:
+            return cls(text)
+        except ValueError:
+            return cls.NONE
+
 
 class Severity(StrEnum):
     """Whom an alert calls: `critical` pages, `warning` opens a ticket."""

@@ -61,7 +61,7 @@ def assemble(
     surroundings: Surroundings,
     leadership: Leadership,
     terms: Terms,
-    traces: Callable[[Metrics], Traces],
+    traces: Traces,
     clock: Callable[[], datetime],
     elapsed: Callable[[], float],
     fleet: Fleet | None = None,
@@ -85,8 +85,7 @@ def assemble(
     )
     if fleet is not None:
         metrics.registry.register(InventoryCollector(fleet, held, per_device=per_device))
-    told = traces(metrics)
-    writer = Writer(backend=backend, leadership=leadership, budget=budget, traces=told, metrics=metrics, clock=clock)
+    writer = Writer(backend=backend, leadership=leadership, budget=budget, traces=traces, metrics=metrics, clock=clock)
     views = Views(surroundings, policy=terms.policy, budget=budget, clock=clock)
     leveller = Leveller(
         backend=backend, surroundings=surroundings, views=views, writer=writer, clock=clock, elapsed=elapsed
@@ -103,11 +102,11 @@ def assemble(
         if writer.saw(before, after) or before is None or leadership.not_leading() is not None:
             return
         if after is None and not ours:
-            told.changed(Change(REMOVED, before, None))
+            traces.changed(Change(REMOVED, before, None))
         elif after is not None and _released(before, after) and after.released_until > clock():
             # An operator's command has written it, which leaves no trace but on the record. That it was ended is told
             # when it is levelled.
-            told.changed(Change(UPDATE, before, after))
+            traces.changed(Change(UPDATE, before, after))
 
     backend.on_change = changed
     remediator = Remediator(

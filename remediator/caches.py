@@ -131,11 +131,6 @@ class Caches:
             if (name := node.metadata.name) in listed or node.neuron or self._nodes.spoken_of(name)
         )
 
-    def opted_out(self, node: str) -> bool:
-        """Whether that Node asks to be left alone, as memory has it."""
-        found = self._nodes.get(node)
-        return found is not None and found.opted_out
-
     @property
     def inventory(self) -> Inventory:
         """The devices in slices. A new list makes a new one: ask each time."""

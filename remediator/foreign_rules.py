@@ -12,7 +12,7 @@ import msgspec
 
 from alerts.faults import Effect
 from remediator.inventory import DeviceTaint
-from remediator.records import MANAGED_BY, MANAGER, from_object
+from remediator.records import MANAGED_BY, MANAGER, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -110,18 +110,14 @@ def _is_marked(rule: Rule) -> bool:
 
 
 def _is_record(rule: Rule) -> bool:
-    return _is_marked(rule) and from_object(rule) is not None
+    return key_of(rule) is not None
 
 
 def _kept(rule: Rule) -> ForeignRule:
     selector, taint = rule.spec.device_selector, rule.spec.taint
-    try:
-        effect = Effect(taint.effect)
-    except ValueError:
-        effect = Effect.NONE  # as Kubernetes reads an effect it does not know
     return ForeignRule(
         name=rule.metadata.name,
         pool=selector.pool,
         device=selector.device,
-        taint=DeviceTaint(taint.key, taint.value, effect),
+        taint=DeviceTaint(taint.key, taint.value, Effect.read(taint.effect)),
     )

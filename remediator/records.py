@@ -19,7 +19,7 @@ from remediator.inventory import Target
 from remediator.names import SUBDOMAIN_LIMIT
 
 if TYPE_CHECKING:
-    from remediator.rules import Rule, RuleMetadata
+    from remediator.rules import Rule
 
 MANAGER = "neuron-remediator"
 """Field manager, and the mark by which our objects are found."""
@@ -204,7 +204,7 @@ def from_object(rule: Rule) -> Record | None:
     annotations = {
         name.removeprefix(_PREFIX): value for name, value in metadata.annotations.items() if name.startswith(_PREFIX)
     }
-    key = _key(metadata, annotations)
+    key = key_of(rule)
     if key is None:
         return None
     labels = {f"{_PREFIX}device": str(key.device), f"{_PREFIX}fault": key.fault}
@@ -228,7 +228,7 @@ def from_object(rule: Rule) -> Record | None:
             selector.device or _EMPTIED,
             placed=intact and annotations.get("placed") == "true",
         ),
-        taint=Taint(taint.key, taint.value, _effect(taint.effect)),
+        taint=Taint(taint.key, taint.value, Effect.read(taint.effect)),
         state=state,
         latched=annotations.get("latched") != "false",
         # Without one, no clear could ever name the record.
@@ -244,12 +244,16 @@ def from_object(rule: Rule) -> Record | None:
     )
 
 
-def _key(metadata: RuleMetadata, annotations: dict[str, str]) -> Key | None:
-    """The key whose name the object has: as its labels say it, or, where a hand has damaged those, as the name does."""
+def key_of(rule: Rule) -> Key | None:
+    """The key whose name the rule has: as its labels say it, or, where a hand has damaged those, as the name does.
+
+    None for a rule that is not ours or that no longer says which fault it is.
+    """
+    metadata = rule.metadata
     if metadata.labels.get(MANAGED_BY) != MANAGER:
         return None
     device, fault = (metadata.labels.get(f"{_PREFIX}{name}", "") for name in ("device", "fault"))
-    candidates = [(annotations.get("node", ""), device, fault)]
+    candidates = [(metadata.annotations.get(f"{_PREFIX}node", ""), device, fault)]
     if named := _NAME.fullmatch(metadata.name):
         candidates.append((named["node"], named["device"], named["fault"].replace("-", "_")))
     for node, index, kind in candidates:
@@ -258,13 +262,6 @@ def _key(metadata: RuleMetadata, annotations: dict[str, str]) -> Key | None:
             if object_name(key) == metadata.name:
                 return key
     return None
-
-
-def _effect(text: str) -> Effect:
-    try:
-        return Effect(text)
-    except ValueError:
-        return Effect.NONE
 
 
 def _state(text: str) -> State:

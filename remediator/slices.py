@@ -181,8 +181,4 @@ def _text(value: _Value) -> str:
 
 
 def _taint(taint: _Taint) -> DeviceTaint:
-    try:
-        effect = Effect(taint.effect)
-    except ValueError:
-        effect = Effect.NONE  # as Kubernetes reads an effect it does not know
-    return DeviceTaint(taint.key, taint.value, effect, _fitting(taint.time_added, _Time))
+    return DeviceTaint(taint.key, taint.value, Effect.read(taint.effect), _fitting(taint.time_added, _Time))

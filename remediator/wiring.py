@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from exporter.service.connections import Connections
     from remediator.cluster import Api
-    from remediator.metrics import Metrics
     from remediator.settings import Settings
 
 DRAIN_SECONDS = 2.0
@@ -84,7 +83,7 @@ def _in_memory(settings: Settings) -> Running:
         surroundings=AnyCluster(settings.driver),
         leadership=AlwaysLeads(),
         terms=_terms(settings),
-        traces=lambda _metrics: Audit(),
+        traces=Audit(),
         clock=_clock,
         elapsed=time.monotonic,
     )
@@ -107,7 +106,7 @@ def _dry_run(settings: Settings, api: Api) -> Running:
         leadership=AlwaysLeads(),
         acts=False,
         terms=_terms(settings),
-        traces=lambda _metrics: Audit(dry_run=True),
+        traces=Audit(dry_run=True),
         clock=_clock,
         elapsed=time.monotonic,
     )
@@ -132,15 +131,11 @@ def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Conne
         on_demotion=lambda: _each(label.look, connections.close_idle),
     )
     label = PodLabel(lease_api, namespace=namespace, pod=pod, leads=lambda: lease.not_leading() is None)
-    events: list[Events] = []
 
-    def traces(metrics: Metrics) -> AllTraces:
-        def count(result: str) -> None:
-            metrics.events.labels(result).inc()
+    def count(result: str) -> None:
+        parts.metrics.events.labels(result).inc()
 
-        events.append(Events(api, instance=lease.identity, clock=_clock, elapsed=time.monotonic, count=count))
-        return AllTraces((Audit(), *events))
-
+    events = Events(api, instance=lease.identity, clock=_clock, elapsed=time.monotonic, count=count)
     parts = assemble(
         backend=DeviceTaintRuleBackend(api, caches.records),
         held=caches.records.all,
@@ -149,7 +144,7 @@ def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Conne
         per_device=settings.per_device,
         leadership=lease,
         terms=_terms(settings),
-        traces=traces,
+        traces=AllTraces((Audit(), events)),
         clock=_clock,
         elapsed=time.monotonic,
     )
@@ -159,11 +154,11 @@ def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Conne
             await lease.release()
 
     async def tell_the_rest() -> None:
-        await events[0].drain(DRAIN_SECONDS)
+        await events.drain(DRAIN_SECONDS)
 
     return Running(
         parts=parts,
-        background=(caches.run, lease.run, label.run, events[0].run),
+        background=(caches.run, lease.run, label.run, events.run),
         farewell=(give_the_lease_back, tell_the_rest),
     )
 

@@ -39,7 +39,7 @@ def _remediator_series() -> set[str]:
         surroundings=AnyCluster("neuron.aws.com"),
         leadership=AlwaysLeads(),
         terms=Terms(policy=Policy(taint_key="neuron.aws.com/device-unhealthy")),
-        traces=lambda _metrics: AllTraces(()),
+        traces=AllTraces(()),
         clock=lambda: datetime.now(UTC),
         elapsed=time.monotonic,
     )

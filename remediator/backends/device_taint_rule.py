@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from remediator.backends import OnChange, ignore
 from remediator.cluster import RESOURCE_API, Api, object_path
 from remediator.errors import Refusal, UnavailableError
-from remediator.records import MANAGER, Key, Record, from_object, object_name, to_object
+from remediator.records import MANAGER, Key, Record, from_object, key_of, object_name, to_object
 from remediator.rules import Rule
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class DeviceTaintRuleBackend:
             if held is not None and held.stored is not None:
                 self._cache.forget(held.stored.uid, held.stored.resource_version, ours=False)
             return
-        if from_object(rule) is None:
+        if key_of(rule) is None:
             raise UnavailableError(
                 Refusal.CONFLICT,
                 f'reading rule "{rule.metadata.name}": it does not carry our mark, or not what it stands for; '

@@ -137,7 +137,7 @@ def make_service(aiohttp_client: AiohttpClient) -> MakeService:
             surroundings=surroundings,
             leadership=leads,
             terms=Terms(policy=Policy(taint_key=TAINT_KEY, max_effect=max_effect), limits=limits, cluster=cluster),
-            traces=lambda _metrics: AllTraces((heard, Audit())),
+            traces=AllTraces((heard, Audit())),
             clock=clock,
             elapsed=time.monotonic,
         )
@@ -203,7 +203,7 @@ async def start(control_plane: ControlPlane, admin: Admin, aiohttp_client: Aioht
                 fleet=caches,
                 leadership=AlwaysLeads(),
                 terms=Terms(policy=Policy(taint_key=TAINT_KEY), limits=limits),
-                traces=lambda _metrics: Audit(),
+                traces=Audit(),
                 clock=now,
                 elapsed=time.monotonic,
             )

@@ -93,6 +93,12 @@ async def subject(
         yield Subject(caches, server, seconds, changes)
 
 
+def opted_out(caches: Caches, name: str) -> bool:
+    """What a decision is told of the Node that memory has, if it has it."""
+    found = caches.known_node(name)
+    return found is not None and found.opted_out
+
+
 def node(
     name: str = NODE, *, uid: str = "uid-1", kind: str = "trn2.48xlarge", opt_out: str = "", version: str = "1"
 ) -> Node:
@@ -161,7 +167,7 @@ async def test_changed_slices_are_told(subject: Subject) -> None:
 async def test_a_change_is_told_after_it_is_known(subject: Subject) -> None:
     seen: list[tuple[bool, int]] = []
     caches = subject.caches
-    caches._on_change = lambda: seen.append((caches.opted_out(NODE), caches.targets()))
+    caches._on_change = lambda: seen.append((opted_out(caches, NODE), caches.targets()))
     caches._nodes.put(node(opt_out="true"))
     caches._slices.put(slice_of(NODE))
 
@@ -204,7 +210,7 @@ async def test_only_the_word_true_opts_out(subject: Subject) -> None:
     nodes.put(node("a", opt_out="true"))
     nodes.put(node("b", opt_out="yes"))
 
-    assert [subject.caches.opted_out(name) for name in ("a", "b", "unknown")] == [True, False, False]
+    assert [opted_out(subject.caches, name) for name in ("a", "b", "unknown")] == [True, False, False]
 
 
 async def test_a_known_node_is_not_asked_for(subject: Subject) -> None:
