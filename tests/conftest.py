@@ -7,10 +7,11 @@ limit runs; a test that needs what cannot be had is skipped, or fails where ``CI
 import asyncio
 import contextlib
 import inspect
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 import pytest
 
@@ -18,20 +19,40 @@ from tests.stack.binaries import locate, require
 from tests.stack.controlplane import COMPONENTS, ControlPlane
 from tests.stack.kube import Admin
 from tests.stack.monitoring import Alertmanager, Prometheus
+from tests.stack.releases import Release, Rules
 from tests.stack.tools import TOOLS, StackBuildError, StackUnavailableError
 
 _MONITORING = ("prometheus", "promtool", "alertmanager", "amtool")
-_FIXTURES = frozenset({"control_plane", "prometheus", "alertmanager"})
+_BARE = Release("1.36", "none")
+_BETA = Release("1.36", "v1beta2")
+_FIXTURES: Mapping[str, Collection[str]] = MappingProxyType(
+    {
+        "control_plane": COMPONENTS,
+        "beta_plane": _BETA.programs,
+        "bare_plane": _BARE.programs,
+        "make_plane": {*COMPONENTS, *_BARE.programs},
+        "prometheus": (),
+        "alertmanager": (),
+    }
+)
+"""The fixtures of the stack, and the programs each needs that not every test of the stack may need."""
 
 PrometheusFactory = Callable[..., Prometheus]
 AlertmanagerFactory = Callable[..., Alertmanager]
+
+
+class PlaneFactory(Protocol):
+    """Makes running control planes, stopped after the test."""
+
+    def __call__(self, *, kubernetes: str = "1.37", rules: Rules = "v1") -> ControlPlane:
+        """Return one that serves; ``ValueError`` for a combination that there is not."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses the stack's fixtures before tests are chosen by mark."""
     for item in items:
-        if _FIXTURES.intersection(getattr(item, "fixturenames", ())):
+        if not _FIXTURES.keys().isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("stack")
 
 
@@ -41,8 +62,8 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     marked = [item for item in session.items if item.get_closest_marker("stack")]
     if session.config.option.collectonly or not marked:
         return
-    whole = any("control_plane" in getattr(item, "fixturenames", ()) for item in marked)
-    needed = (*(COMPONENTS if whole else ()), *_MONITORING)
+    used = {name for item in marked for name in getattr(item, "fixturenames", ())}
+    needed = {*_MONITORING, *(program for name in used for program in _FIXTURES.get(name, ()))}
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
         for name in (name for name in TOOLS if name in needed):
@@ -57,19 +78,67 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     """Start the one control plane of this run."""
-    require(*COMPONENTS)
-    plane = ControlPlane(tmp_path_factory.mktemp("control-plane"))
-    try:
-        plane.start()
+    with _plane(tmp_path_factory, Release()) as plane:
         yield plane
-    finally:
-        plane.stop()
+
+
+@pytest.fixture(scope="session")
+def beta_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Start the one control plane of 1.36 that serves DeviceTaintRules, as v1beta2; at its first use."""
+    with _plane(tmp_path_factory, _BETA) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def bare_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Start the one control plane of 1.36 as its defaults are, without DeviceTaintRules; at its first use."""
+    with _plane(tmp_path_factory, _BARE) as plane:
+        yield plane
+
+
+@pytest.fixture
+def make_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlaneFactory]:
+    """Give a factory of control planes that are the test's alone, to be upgraded: see ``PlaneFactory``."""
+    with ExitStack() as planes:
+
+        def make(*, kubernetes: str = "1.37", rules: Rules = "v1") -> ControlPlane:
+            return planes.enter_context(_plane(tmp_path_factory, Release(kubernetes, rules)))
+
+        yield make
+
+
+@contextlib.contextmanager
+def _plane(folders: pytest.TempPathFactory, release: Release) -> Iterator[ControlPlane]:
+    require(*release.programs)
+    directory = folders.mktemp("control-plane")
+    with ControlPlane(directory, kubernetes=release.kubernetes, rules=release.rules) as plane:
+        yield plane
 
 
 @pytest.fixture
 def admin(control_plane: ControlPlane) -> Iterator[Admin]:
     """Give the administrator's client; whatever a test has made in the cluster is gone after it."""
-    client = Admin(control_plane)
+    with _cleaned(control_plane) as client:
+        yield client
+
+
+@pytest.fixture
+def beta_admin(beta_plane: ControlPlane) -> Iterator[Admin]:
+    """Give the administrator's client of ``beta_plane``, as ``admin`` is."""
+    with _cleaned(beta_plane) as client:
+        yield client
+
+
+@pytest.fixture
+def bare_admin(bare_plane: ControlPlane) -> Iterator[Admin]:
+    """Give the administrator's client of ``bare_plane``, as ``admin`` is."""
+    with _cleaned(bare_plane) as client:
+        yield client
+
+
+@contextlib.contextmanager
+def _cleaned(plane: ControlPlane) -> Iterator[Admin]:
+    client = Admin(plane)
     yield client
     client.clean()
 

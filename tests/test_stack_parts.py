@@ -12,12 +12,15 @@ import textwrap
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.stack import __main__ as command_line
 from tests.stack import binaries, build, debian
+from tests.stack.controlplane import ControlPlane
 from tests.stack.process import Process, free_port, wait_for, wait_until
+from tests.stack.releases import DEFAULT_RULES, VERSIONED, Release
 from tests.stack.tools import TOOLS, StackBuildError, StackUnavailableError
 
 REPOSITORY = Path(__file__).parent.parent
@@ -155,6 +158,29 @@ def test_the_command_line_names_what_is_known(empty_cache: Path, capsys: pytest.
     assert "install Go" in capsys.readouterr().err
     assert command_line.main(["where"]) == 0
     assert "etcd: not built yet" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        command_line.main(["up", "--kubernetes", "1.36", "--rules", "v1"])
+    assert 'choosing Kubernetes "1.36" with rules "v1"' in capsys.readouterr().err
+
+
+# Which Kubernetes
+
+
+@pytest.mark.parametrize(("kubernetes", "rules"), [("1.36", "v1"), ("1.35", "none"), ("1.37", "v1alpha3")])
+def test_a_control_plane_that_there_is_not_is_refused(tmp_path: Path, kubernetes: str, rules: Any) -> None:
+    with pytest.raises(ValueError, match=rf'choosing Kubernetes "{kubernetes}" with rules "{rules}".*1\.36 with none'):
+        ControlPlane(tmp_path, kubernetes=kubernetes, rules=rules)
+
+
+def test_each_version_is_built_from_its_own_pins_and_says_so() -> None:
+    for kubernetes, rules in DEFAULT_RULES.items():
+        release = Release(kubernetes, rules)
+        assert not any(release.flags(component) for component in VERSIONED), "its defaults are asked for by no flag"
+        for component in VERSIONED:
+            stamp = " ".join(TOOLS[release.program(component)].module.build_flags)
+            assert f"version.gitVersion=v{kubernetes}." in stamp
+            assert f"version.gitMinor={kubernetes.removeprefix('1.')}" in stamp
+    assert len({TOOLS[Release(*one).program("kube-apiserver")].cached for one in DEFAULT_RULES.items()}) == 2
 
 
 # Processes and waiting

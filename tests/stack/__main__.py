@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tests.stack.binaries import find, locate
 from tests.stack.controlplane import USERS, ControlPlane
+from tests.stack.releases import DEFAULT_RULES, Release
 from tests.stack.tools import TOOLS, StackBuildError, StackUnavailableError, cache_root
 
 
@@ -19,10 +20,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     building = commands.add_parser("build", help="build what is missing into the cache")
     building.add_argument("names", nargs="*", metavar="NAME", help=f"default: all of {', '.join(TOOLS)}")
     commands.add_parser("where", help="show where each binary is")
-    commands.add_parser("up", help="run a control plane until Ctrl-C")
+    running = commands.add_parser("up", help="run a control plane until Ctrl-C")
+    running.add_argument("--kubernetes", metavar="VERSION", default="1.37", help="1.37 or 1.36; default: %(default)s")
+    running.add_argument(
+        "--rules", metavar="VERSION", help="v1, v1beta2 or none; default: v1 with 1.37, none with 1.36, as they are"
+    )
     arguments = parser.parse_args(argv)
     if arguments.command == "build" and (unknown := set(arguments.names) - set(TOOLS)):
         parser.error(f'unknown program "{min(unknown)}"; expected one of {", ".join(TOOLS)}')
+    if arguments.command == "up":
+        try:
+            release = Release(arguments.kubernetes, arguments.rules or DEFAULT_RULES.get(arguments.kubernetes, "v1"))
+        except ValueError as error:
+            parser.error(str(error))
     try:
         match arguments.command:
             case "build":
@@ -30,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             case "where":
                 _where()
             case _:
-                _up()
+                _up(release)
     except (StackUnavailableError, StackBuildError) as error:
         print(error, file=sys.stderr)
         return 1
@@ -55,10 +65,10 @@ def _where() -> None:
             print(f"{name}: {error}")
 
 
-def _up() -> None:
+def _up(release: Release) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends it in order, as Ctrl-C does
     with tempfile.TemporaryDirectory(prefix="neuron-stack-") as directory:
-        plane = ControlPlane(Path(directory))
+        plane = ControlPlane(Path(directory), kubernetes=release.kubernetes, rules=release.rules)
         try:
             plane.start()
             print(f"kube-apiserver: {plane.url}")

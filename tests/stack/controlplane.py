@@ -4,90 +4,61 @@ There is no kubelet: ``kube.Admin`` does by hand what one would. The node lifecy
 reason, as nothing renews the nodes' leases.
 """
 
-import base64
-import csv
 import json
-import secrets
 import ssl
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import yaml
-
+from tests.stack.access import IDENTITIES, NAMESPACE, USERS, Access
 from tests.stack.binaries import locate
 from tests.stack.http import is_ok
-from tests.stack.process import Process, free_port
+from tests.stack.process import Process, Startable, free_port
+from tests.stack.releases import Release, Rules
 
-COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "etcd")
-NAMESPACE = "neuron-device-taints"
-"""Where the remediator is installed, by ``deploy/rbac.yaml``."""
+__all__ = ["COMPONENTS", "NAMESPACE", "USERS", "WRITES", "ControlPlane"]
 
-
-@dataclass(frozen=True, slots=True)
-class _Identity:
-    name: str
-    groups: tuple[str, ...]
-
-
-_USERS = MappingProxyType(
-    {
-        "admin": _Identity("admin", ("system:masters",)),
-        # The name a pod with the shipped ServiceAccount has, so that the shipped RBAC file applies unchanged.
-        "neuron-remediator": _Identity(
-            f"system:serviceaccount:{NAMESPACE}:neuron-remediator",
-            ("system:serviceaccounts", f"system:serviceaccounts:{NAMESPACE}"),
-        ),
-        "kube-controller-manager": _Identity("system:kube-controller-manager", ("system:masters",)),
-        "kube-scheduler": _Identity("system:kube-scheduler", ("system:masters",)),
-    }
-)
-USERS = ("admin", "neuron-remediator")
-"""The users a test may act as; the others are the control plane's own."""
-
-_OWN = ("system:apiserver", "system:kube-controller-manager", "system:kube-scheduler")
-_AUDIT_POLICY = {
-    "apiVersion": "audit.k8s.io/v1",
-    "kind": "Policy",
-    "omitStages": ["RequestReceived", "ResponseStarted", "Panic"],
-    "rules": [
-        # Informers, and tests that poll, would bury the rest.
-        {"level": "None", "users": ["admin", *_OWN], "verbs": ["get", "list", "watch"]},
-        {"level": "Metadata"},
-    ],
-}
+COMPONENTS = Release().programs
+"""The programs of a control plane as it is by default."""
 WRITES = ("create", "update", "patch", "delete", "deletecollection")
 """The audit log's verbs that change something."""
 
 
-class ControlPlane:
-    """One control plane whose files are all under ``directory``; ``start`` returns once it serves."""
+class ControlPlane(Startable):
+    """One control plane whose files are all under ``directory``; ``start`` returns once it serves.
 
-    def __init__(self, directory: Path) -> None:
+    ``kubernetes`` is "1.37" or "1.36", ``rules`` the version in which DeviceTaintRules are served. ``ValueError``
+    for a combination that there is not.
+    """
+
+    def __init__(self, directory: Path, *, kubernetes: str = "1.37", rules: Rules = "v1") -> None:
         self._directory = directory
         self._certificates = directory / "certificates"
         self._etcd_url = f"http://127.0.0.1:{free_port()}"
-        self._port = free_port()
-        self._tokens = {user: secrets.token_hex(16) for user in _USERS}
+        self._port, self._controllers_port, self._scheduler_port = free_port(), free_port(), free_port()
         self.url = f"https://127.0.0.1:{self._port}"
         self.ca_file = self._certificates / "apiserver.crt"
         self.audit_log = directory / "audit.log"
-        self._etcd = self._process("etcd", self._etcd_arguments())
+        self._access = Access(directory, self.url, self.ca_file)
+        self._etcd = Process("etcd", (locate("etcd"), *self._etcd_arguments()), self._logs)
+        self._take(Release(kubernetes, rules))
+
+    def _take(self, release: Release) -> None:
+        """Make the processes of a release, not yet started."""
+        self.release = release
         self._apiserver = self._process("kube-apiserver", self._apiserver_arguments())
         # Without a heartbeat from kubelets it would call every node dead.
         controllers = ("--controllers=*,-node-lifecycle-controller",)
-        self._controllers, self._controllers_port = self._client("kube-controller-manager", controllers)
-        self._scheduler, self._scheduler_port = self._client("kube-scheduler", ())
+        self._controllers = self._client("kube-controller-manager", self._controllers_port, controllers)
+        self._scheduler = self._client("kube-scheduler", self._scheduler_port, ())
 
     def token(self, user: str) -> str:
         """Return the bearer token of one of ``USERS``."""
-        return self._tokens[user]
+        return self._access.token(user)
 
     def kubeconfig(self, user: str) -> Path:
         """Return a kubeconfig file for one of ``USERS``."""
-        return self._directory / f"{user}.kubeconfig"
+        return self._access.kubeconfig(user)
 
     def start(self) -> None:
         """Start everything; ``RuntimeError`` shows the log of a part that does not come up."""
@@ -98,7 +69,7 @@ class ControlPlane:
             raise
 
     def _start(self) -> None:
-        self._write_files()
+        self._access.write()
         self._etcd.start()
         self._etcd.wait_ready(lambda: is_ok(f"{self._etcd_url}/readyz"))
         self._start_apiserver()
@@ -109,8 +80,22 @@ class ControlPlane:
         for process in (self._scheduler, self._controllers, self._apiserver, self._etcd):
             process.kill()
 
+    def upgrade(self, *, kubernetes: str = "1.37", rules: Rules = "v1") -> None:
+        """Go on as another release, newer or older, with the same data; returns once all parts serve.
+
+        etcd runs on; port, certificate, tokens and audit log stay. So clients need nothing new: they find the API
+        server away for about four seconds. The other parts are down meanwhile too. ``ValueError`` as at the start.
+        """
+        release = Release(kubernetes, rules)
+        for process in (self._controllers, self._scheduler):
+            process.kill()
+        self.stop_apiserver()
+        self._take(release)
+        self._start_apiserver()
+        self._start_clients()
+
     def stop_apiserver(self) -> None:
-        """End the API server alone, as an upgrade of it would; the other parts go on and lose their connection."""
+        """End the API server alone; the other parts go on and lose their connection."""
         self._apiserver.stop(timeout=1)  # it stops listening at once, but open watches would hold it for a minute
 
     def start_apiserver(self) -> None:
@@ -144,7 +129,7 @@ class ControlPlane:
         ``user`` is a name that ``token`` knows. Reads are there for the remediator alone. A line is written just
         after its answer was sent, so wait for an expected one, and count when it is there.
         """
-        name = _USERS[user].name if user else None
+        name = IDENTITIES[user].name if user else None
         text = self.audit_log.read_text(encoding="utf-8") if self.audit_log.exists() else ""
         complete, _, _ = text.rpartition("\n")
         events: list[dict[str, Any]] = [json.loads(line) for line in complete.splitlines()]
@@ -156,11 +141,15 @@ class ControlPlane:
             and resource in (None, event.get("objectRef", {}).get("resource"))
         ]
 
-    def _process(self, name: str, arguments: Sequence[str | Path]) -> Process:
-        return Process(name, (locate(name), *arguments), self._directory / "logs")
+    @property
+    def _logs(self) -> Path:
+        return self._directory / "logs"
 
-    def _client(self, name: str, arguments: Sequence[str]) -> tuple[Process, int]:
-        port = free_port()
+    def _process(self, name: str, arguments: Sequence[str | Path]) -> Process:
+        binary = locate(self.release.program(name))
+        return Process(name, (binary, *arguments, *self.release.flags(name)), self._logs)
+
+    def _client(self, name: str, port: int, arguments: Sequence[str]) -> Process:
         common = (
             f"--kubeconfig={self.kubeconfig(name)}",
             "--leader-elect=false",
@@ -169,7 +158,7 @@ class ControlPlane:
             f"--cert-dir={self._certificate(name).parent}",
             *arguments,
         )
-        return self._process(name, common), port
+        return self._process(name, common)
 
     def _certificate(self, name: str) -> Path:
         return self._certificates / name / f"{name}.crt"
@@ -187,7 +176,7 @@ class ControlPlane:
         )
 
     def _apiserver_arguments(self) -> tuple[str, ...]:
-        key = self._directory / "service-account.key"
+        access = self._access
         return (
             f"--etcd-servers={self._etcd_url}",
             "--bind-address=127.0.0.1",
@@ -195,40 +184,17 @@ class ControlPlane:
             f"--secure-port={self._port}",
             f"--cert-dir={self._certificates}",
             "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={key}",
-            f"--service-account-signing-key-file={key}",
+            f"--service-account-key-file={access.signing_key}",
+            f"--service-account-signing-key-file={access.signing_key}",
             "--service-cluster-ip-range=10.0.0.0/24",
             "--authorization-mode=RBAC",
-            f"--token-auth-file={self._directory / 'tokens.csv'}",
+            f"--token-auth-file={access.tokens_file}",
             # Pods here name no ServiceAccount, and nothing could hand them its token.
             "--disable-admission-plugins=ServiceAccount",
             "--endpoint-reconciler-type=none",
-            f"--audit-policy-file={self._directory / 'audit-policy.yaml'}",
+            f"--audit-policy-file={access.audit_policy}",
             f"--audit-log-path={self.audit_log}",
         )
-
-    def _write_files(self) -> None:
-        self._directory.mkdir(parents=True, exist_ok=True)
-        with (self._directory / "tokens.csv").open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows(
-                (self._tokens[user], identity.name, user, ",".join(identity.groups))
-                for user, identity in _USERS.items()
-            )
-        for user in _USERS:
-            self.kubeconfig(user).write_text(yaml.safe_dump(self._kubeconfig(user)), encoding="utf-8")
-        (self._directory / "audit-policy.yaml").write_text(yaml.safe_dump(_AUDIT_POLICY), encoding="utf-8")
-        (self._directory / "service-account.key").write_text(_elliptic_key(), encoding="utf-8")
-
-    def _kubeconfig(self, user: str) -> dict[str, Any]:
-        cluster = {"server": self.url, "certificate-authority": str(self.ca_file)}
-        return {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": user,
-            "contexts": [{"name": user, "context": {"cluster": "stack", "user": user}}],
-            "clusters": [{"name": "stack", "cluster": cluster}],
-            "users": [{"name": user, "user": {"token": self._tokens[user]}}],
-        }
 
     @staticmethod
     def _healthy(url: str, certificate: Path) -> Any:
@@ -237,16 +203,3 @@ class ControlPlane:
             return is_ok(url, context=ssl.create_default_context(cafile=certificate))
 
         return healthy
-
-
-def _elliptic_key() -> str:
-    """Return a fresh P-256 private key as PEM, for signing tokens nobody uses.
-
-    Written out by hand (RFC 5915), as the standard library makes no keys: version 1, the secret, the curve's name.
-    """
-    secret = b"\x00" + secrets.token_bytes(31)  # the leading zero keeps it below the order of the curve
-    curve = bytes.fromhex("a00a06082a8648ce3d030107")
-    body = b"\x02\x01\x01" + b"\x04\x20" + secret + curve
-    encoded = base64.b64encode(b"\x30" + bytes([len(body)]) + body).decode()
-    label = "EC PRIVATE KEY"
-    return f"-----BEGIN {label}-----\n{encoded}\n-----END {label}-----\n"

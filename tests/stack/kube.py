@@ -1,69 +1,23 @@
-"""What a kubelet, a DRA driver and a user of devices do to a cluster, for tests without any of them."""
+"""What the parts of a cluster and its users do to it, for tests without any of them: here, users and their pods."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.stack import shapes
-from tests.stack.client import Client
+from tests.stack import crds, shapes
+from tests.stack.client import WAIT_SECONDS
 from tests.stack.http import HTTPError
+from tests.stack.nodes import Nodes
 from tests.stack.process import wait_until
 from tests.stack.shapes import Object
-
-WAIT_SECONDS = 20.0
-"""How long the helpers wait for what the control plane does by itself; it takes well under a second when idle."""
+from tests.stack.ultraservers import UltraServers
 
 # What tests make, users before what they use.
 _MADE_BY_TESTS = ("Pod", "ResourceClaimTemplate", "ResourceClaim", "DeviceTaintRule", "ResourceSlice", "Node")
 
 
-class Admin(Client):
-    """The administrator's client, and helpers that make nodes and pods and wait for what becomes of them."""
-
-    # Nodes, as kubelet and the DRA driver make them
-
-    def node(
-        self,
-        name: str,
-        devices: int = 16,
-        ultraserver: str | None = None,
-        *,
-        instance_type: str | None = None,
-        labels: Mapping[str, str] | None = None,
-    ) -> Object:
-        """Make a node that is Ready and offers ``devices`` Neuron devices; returns the Node.
-
-        With ``ultraserver`` (a capacity block id) it offers the one device ``neuron-node`` instead; with
-        ``devices=0`` it is a node without Neuron slices.
-        """
-        instance = instance_type or ("trn2u.48xlarge" if ultraserver else "trn2.48xlarge")
-        made = self.create(shapes.node(name, instance, labels or {}))
-        self.patch("Node", name, shapes.ready_status(), subresource="status")
-        # Admission has put a not-ready taint on it, which the lifecycle controller would take away.
-        made = self.patch("Node", name, {"spec": {"taints": None}})
-        self.device_class()
-        if ultraserver:
-            self.create(shapes.resource_slice(made, [shapes.ultraserver_device(ultraserver, instance)]))
-        elif devices:
-            self.create(shapes.resource_slice(made, shapes.standalone_devices(devices, instance)))
-        return made
-
-    def device_class(self) -> None:
-        """Create the DeviceClass ``neuron.aws.com`` unless it is there."""
-        if self.find("DeviceClass", shapes.DRIVER) is None:
-            self.create(shapes.device_class())
-
-    def slice_of(self, node: str) -> Object | None:
-        """Return the Neuron slice of a node."""
-        for item in self.items("ResourceSlice"):
-            if item["spec"]["driver"] == shapes.DRIVER and item["spec"].get("nodeName") == node:
-                return item
-        return None
-
-    def delete_node(self, name: str) -> None:
-        """Delete a Node as its recycling would, and wait for the garbage collector to take its slice."""
-        self.delete("Node", name)
-        wait_until(lambda: self.slice_of(name) is None, timeout=WAIT_SECONDS, what=f"the slice of {name} to go")
+class Admin(Nodes, UltraServers):
+    """The administrator's client, and helpers that make things and wait for what becomes of them."""
 
     # Pods, as users of devices make them
 
@@ -160,6 +114,8 @@ class Admin(Client):
             # Pods by one request each, as a collection's grace period is the pods' own.
             for item in self.items(kind):
                 self.delete(kind, item["metadata"]["name"], grace=0)
+        if self.find("CustomResourceDefinition", crds.NAME):
+            self.stop_serving_ultraservers()
         for kind in _MADE_BY_TESTS:
             self._wait_empty(kind)
 

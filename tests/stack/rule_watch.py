@@ -14,13 +14,13 @@ from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
+from tests.stack.client import Client
 from tests.stack.process import Startable
 
 if TYPE_CHECKING:
     from tests.stack.controlplane import ControlPlane
     from tests.stack.shapes import Object
 
-_PATH = "/apis/resource.k8s.io/v1/devicetaintrules?watch=1"
 _SECONDS = 15.0
 
 
@@ -67,6 +67,7 @@ class RuleWatch(Startable):
         self._address = urlsplit(control_plane.url).netloc
         self._context = ssl.create_default_context(cafile=control_plane.ca_file)
         self._token = control_plane.token("admin")
+        self._rules = Client(control_plane)
         self._connection: http.client.HTTPSConnection | None = None
         self._newest = 0
         self._stopping = False
@@ -97,7 +98,8 @@ class RuleWatch(Startable):
     def _watch(self) -> http.client.HTTPResponse:
         since = f"&resourceVersion={self._newest}" if self._newest else ""
         self._connection = http.client.HTTPSConnection(self._address, timeout=_SECONDS, context=self._context)
-        self._connection.request("GET", f"{_PATH}{since}", headers={"Authorization": f"Bearer {self._token}"})
+        path = f"{self._rules.path('DeviceTaintRule')}?watch=1{since}"
+        self._connection.request("GET", path, headers={"Authorization": f"Bearer {self._token}"})
         self._connection.sock.settimeout(None)
         answer = self._connection.getresponse()
         if answer.status != http.client.OK:

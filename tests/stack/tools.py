@@ -30,6 +30,8 @@ class Module:
 
     name: str
     flags: tuple[str, ...] = ()
+    stamped: bool = False
+    """Whether the programs are Kubernetes' own, which know their version only if the linker tells them."""
     stub_pages: tuple[str, ...] = ()
     """Files the vendored module embeds but does not carry; any HTML serves. Set only where vendoring is needed."""
 
@@ -41,7 +43,7 @@ class Module:
     @property
     def build_flags(self) -> tuple[str, ...]:
         """Everything that goes between ``go build`` and ``-o``."""
-        if self.name != "kubernetes":
+        if not self.stamped:
             return self.flags
         # Without these the server calls itself v0.0.0; taken from go.mod, so that a new version has one place.
         found = _KUBERNETES_VERSION.search((self.directory / "go.mod").read_text(encoding="utf-8"))
@@ -49,7 +51,7 @@ class Module:
             raise StackBuildError(f'reading {self.directory / "go.mod"}: no "k8s.io/kubernetes vX.Y.Z" in it')
         version = "k8s.io/component-base/version"
         stamps = (("gitVersion", found[1]), ("gitMajor", found[2]), ("gitMinor", found[3]))
-        return ("-ldflags", "-s -w " + " ".join(f"-X {version}.{name}={value}" for name, value in stamps))
+        return (*self.flags, "-ldflags", "-s -w " + " ".join(f"-X {version}.{name}={value}" for name, value in stamps))
 
     @property
     def key(self) -> str:
@@ -74,7 +76,7 @@ class Tool:
     module: Module
     package: str
     build_seconds: int
-    """What the first build took on two cores, to tell people what they are waiting for."""
+    """What the first build took on two cores, after those above it, to tell people what they are waiting for."""
 
     @property
     def cached(self) -> Path:
@@ -82,7 +84,8 @@ class Tool:
         return self.module.cache / "bin" / self.name
 
 
-_KUBERNETES = Module(name="kubernetes")
+_KUBERNETES = Module(name="kubernetes", stamped=True)
+_KUBERNETES_136 = Module(name="kubernetes-1.36", stamped=True)
 _MONITORING = Module(name="monitoring", flags=("-tags", "remove_all_sd"))  # file, http and static discovery stay
 _DIST = "vendor/github.com/prometheus/alertmanager/ui/app/dist"
 _ALERTMANAGER = Module(
@@ -106,6 +109,9 @@ TOOLS: Mapping[str, Tool] = _table(
     ("kube-scheduler", _KUBERNETES, "k8s.io/kubernetes/cmd/kube-scheduler", 20),
     ("etcd", _KUBERNETES, "go.etcd.io/etcd/server/v3", 20),
     ("kubectl", _KUBERNETES, "k8s.io/kubernetes/cmd/kubectl", 40),
+    ("kube-apiserver-1.36", _KUBERNETES_136, "k8s.io/kubernetes/cmd/kube-apiserver", 190),
+    ("kube-controller-manager-1.36", _KUBERNETES_136, "k8s.io/kubernetes/cmd/kube-controller-manager", 55),
+    ("kube-scheduler-1.36", _KUBERNETES_136, "k8s.io/kubernetes/cmd/kube-scheduler", 10),
     ("prometheus", _MONITORING, "github.com/prometheus/prometheus/cmd/prometheus", 240),
     ("promtool", _MONITORING, "github.com/prometheus/prometheus/cmd/promtool", 20),
     ("alertmanager", _ALERTMANAGER, "github.com/prometheus/alertmanager/cmd/alertmanager", 65),
