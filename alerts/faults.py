@@ -458,3 +458,10 @@ BY_TOKEN: Final[Mapping[str, Fault]] = MappingProxyType(
     {fault.token: fault for fault in _ROWS if fault.token is not None}
 )
 UNREACHABLE: Final = FAULTS["device_unreachable"]
+
+FORMER: Final[Mapping[str, str | None]] = MappingProxyType({})
+"""Names that releases before had for a fault: the name it has now, or None where it is no more.
+
+What a cluster has recorded under such a name is moved, or removed. A name that is in neither table is left alone: it
+may be of a release that is newer than this one.
+"""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from remediator.backends import Backend, OnChange
+from alerts.faults import FORMER
 from remediator.budget import DEFAULT, Budget, Limits
 from remediator.inventory_metrics import InventoryCollector
 from remediator.leveller import Leveller
@@ -17,21 +17,16 @@ from remediator.traces import REMOVED, UPDATE, Change
 from remediator.writing import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
+    from remediator.backends import TellingBackend
     from remediator.election import Leadership
     from remediator.inventory_metrics import Fleet
     from remediator.policy import Policy
     from remediator.records import Record
     from remediator.surroundings import Surroundings
     from remediator.traces import Traces
-
-
-class TellingBackend(Backend, Protocol):
-    """A backend that tells of each record that comes, changes or goes."""
-
-    on_change: OnChange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,18 +61,21 @@ def assemble(
     elapsed: Callable[[], float],
     fleet: Fleet | None = None,
     per_device: bool = False,
+    former: Mapping[str, str | None] = FORMER,
+    on_record: Callable[[], None] = lambda: None,
     acts: bool = True,
 ) -> Parts:
     """Put them together.
 
     `held` gives the records that are really in the cluster, which in a dry run are not the backend's; `acts` is false
     there, so that nobody takes it for the leader. `clock` is the wall clock (UTC), `elapsed` a monotonic clock in
-    seconds. With a `fleet`, its series are exported too, with `per_device` one for each device there is.
+    seconds. `on_record` is called after a record came, changed or went. With a `fleet`, its series are exported too,
+    with `per_device` one for each device there is. `former` are the names that faults had before (`alerts.faults`).
     """
     budget = Budget(terms.limits, surroundings)
     metrics = Metrics(
         records=held,
-        backend=backend.name,
+        backends=backend.names,
         surroundings=surroundings,
         leads=lambda: acts and leadership.not_leading() is None,
         budget=budget,
@@ -88,7 +86,13 @@ def assemble(
     writer = Writer(backend=backend, leadership=leadership, budget=budget, traces=traces, metrics=metrics, clock=clock)
     views = Views(surroundings, policy=terms.policy, budget=budget, clock=clock)
     leveller = Leveller(
-        backend=backend, surroundings=surroundings, views=views, writer=writer, clock=clock, elapsed=elapsed
+        backend=backend,
+        surroundings=surroundings,
+        views=views,
+        writer=writer,
+        clock=clock,
+        elapsed=elapsed,
+        former=former,
     )
 
     def changed(before: Record | None, after: Record | None, ours: bool) -> None:  # noqa: FBT001 - `OnChange`
@@ -96,6 +100,7 @@ def assemble(
             # Another has written what is no part of a record: the eviction controller does, to each new rule.
             return
         budget.changed(before, after)
+        on_record()
         if before is not None:
             # A new one is level, as whoever made it has just decided.
             leveller.poke()

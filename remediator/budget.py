@@ -13,13 +13,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from remediator.records import NEVER
+from remediator.targets import Place, lies_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection
     from datetime import datetime
 
     from alerts.faults import Effect
-    from remediator.inventory import Place
     from remediator.records import Key, Record
 
 WINDOW = timedelta(minutes=10)
@@ -108,7 +108,11 @@ class Budget:
             self._records.setdefault(place, {})[after.key] = after.taint.effect.rank
             # The server sets the time anew with each change of the effect, so lowering must not look like a raise.
             lowered = before is not None and before.taint.effect.rank > after.taint.effect.rank
-            if not lowered and after.tainted_since > self._raised.get(place, NEVER):
+            if (
+                not lowered
+                and not (before and _narrowed(before, after))
+                and after.tainted_since > self._raised.get(place, NEVER)
+            ):
                 self._note_raise(place, after.tainted_since)
 
     def refusal(self, key: Key, place: Place, effect: Effect, now: datetime) -> Limit | None:
@@ -133,7 +137,7 @@ class Budget:
     def reserve(self, key: Key, place: Place, effect: Effect, now: datetime) -> None:
         """Count a raise from now on, before it is written."""
         self._expire(now)
-        raises = effect.rank > self._strongest(place)
+        raises = effect.rank > max(self._strongest(place), self._held_on_node(key, place))
         lost = self._take_back(key)
         rank = max(effect.rank, lost.rank) if lost else effect.rank
         self._reserved[key] = _Reservation(place, rank, now, self._raised.get(place), in_doubt=lost is not None)
@@ -181,6 +185,11 @@ class Budget:
         ranks += [self._reserved[key].rank for key in self._reserved_on.get(place, ())]
         return max(ranks, default=0)
 
+    def _held_on_node(self, key: Key, place: Place) -> int:
+        """What the record has on the Node that it may be moving from: whoever that kept off stays so."""
+        held = self._place_of.get(key)
+        return self._records[held][key] if held is not None and held == Place(place.pool, "") else 0
+
     def _left_by(self, key: Key) -> int:
         """How many places become free when that record moves elsewhere: 1 if it alone disrupts the one it is on."""
         place = self._place_of.get(key)
@@ -225,3 +234,9 @@ class Budget:
                 self._raised[place] = now
             elif now - raised >= WINDOW:
                 del self._raised[place]
+
+
+def _narrowed(before: Record, after: Record) -> bool:
+    """Whether the effect has but moved from a Node to one of its devices: that disturbs nobody anew."""
+    moved = before.target.place != after.target.place and lies_in(after.target, before.target)
+    return moved and before.taint.effect.rank >= after.taint.effect.rank

@@ -7,27 +7,44 @@ Reads are answered from memory; a Node that memory does not know is read live be
 from __future__ import annotations
 
 import asyncio
+import logging
+import random
 from typing import TYPE_CHECKING, Any
 
+from alerts.faults import Effect
 from remediator.backends.device_taint_rule import RecordCache, collection
+from remediator.backends.node_taint import NodeRecords
 from remediator.claims import ClaimObject, ClaimReader, Claims
 from remediator.cluster import RESOURCE_API, Api, rule_version
+from remediator.errors import NotServedError
 from remediator.foreign_rules import ForeignRules, Sorting
-from remediator.inventory import DeviceTaint, Inventory, Node, Place, Slice, Target
+from remediator.inventory import DeviceTaint, Inventory, Node, Slice
 from remediator.listwatch import ListWatch, as_it_came, patiently
 from remediator.node_cache import NODES, NodeCache
+from remediator.node_records import foreign_taints
+from remediator.peer_rules import PeerRules
+from remediator.placement import Choice, by_node, settle
 from remediator.rules import Rule
 from remediator.slices import Compactor, SliceObject
+from remediator.targets import Place
+from remediator.ultraservers import UltraServers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from collections.abc import Set as AbstractSet
+
+    from remediator.targets import AnyTarget
+
+_LOG = logging.getLogger(__name__)
 
 SLICES = f"{RESOURCE_API}/v1/resourceslices"
 CLAIMS = f"{RESOURCE_API}/v1/resourceclaims"
 
 
 _JUST_NOW_SECONDS = 1.0
+_RULES_AGAIN_SECONDS = 5.0
+"""How soon a cluster that serves no rules is asked again: it may be upgraded under us."""
+
 _NODES_PAUSE = 0.25
 """In seconds. Kubelets tell of every node all the time, of which hardly anything is of interest here."""
 
@@ -62,9 +79,10 @@ class SliceCache:
 class Caches:
     """The surroundings of every decision, and the records the backend works on.
 
-    `elapsed` is a monotonic clock in seconds. `on_change` is called after something that decisions depend on has
-    changed: a Node's identity, opt-out or instance type, a slice's devices or taints, a claim on a device that no slice
-    lists. It is called once a change, so in bursts, and must not block.
+    `choice` says whether rules or Nodes are used. `elapsed` is a monotonic clock in seconds. `on_change` is called
+    after something that decisions depend on has changed: a Node's identity, taints, or labels that count, a slice's
+    devices or their taints, a claim on a device that no slice lists, UltraServers, how rules are served. It is called
+    once a change, so in bursts, and must not block.
     """
 
     def __init__(
@@ -73,11 +91,17 @@ class Caches:
         *,
         driver: str,
         elapsed: Callable[[], float],
+        choice: Choice = Choice.AUTO,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
+        self._choice = choice
         self._on_change = on_change
-        self._nodes = NodeCache(api, elapsed=elapsed, on_change=self._changed)
+        self.node_cache = NodeCache(api, elapsed=elapsed, on_change=self._changed)
+        self.node_records = NodeRecords(driver)
+        self.node_cache.on_node = self.node_records.take
+        # Whether the API server has said how it serves rules; as what, or not at all, is `records.version`.
+        self._rules_known = False
         self._slices = SliceCache(driver, on_change=self._changed)
         self.records = RecordCache()
         self.claims = Claims(on_change=self._claimed)
@@ -85,23 +109,57 @@ class Caches:
         self._without_slices: int | None = None
         driver_only = {"fieldSelector": f"spec.driver={driver}"}
         # All rules, as those of others taint too.
-        rules = Sorting(self.records, self.foreign_rules)
-        self._rules_watch = ListWatch(api, "", Rule, as_it_came, rules, {}, elapsed)
+        self.peer_rules = PeerRules(on_change=on_change)
+        self.ultraservers = UltraServers(api, elapsed=elapsed, on_change=on_change)
+        self._rules = Sorting(self.records, self.foreign_rules, self.peer_rules)
+        self._rules_watch = ListWatch(api, "", Rule, as_it_came, self._rules, {}, elapsed, ends_when_not_served=True)
         self._watches: dict[str, ListWatch[Any, Any]] = {
-            "nodes": ListWatch(api, NODES, Node, as_it_came, self._nodes, {}, elapsed, _NODES_PAUSE),
+            "nodes": ListWatch(api, NODES, Node, as_it_came, self.node_cache, {}, elapsed, _NODES_PAUSE),
             "resourceslices": ListWatch(api, SLICES, SliceObject, Compactor(), self._slices, driver_only, elapsed),
             "resourceclaims": ListWatch(api, CLAIMS, ClaimObject, ClaimReader(driver), self.claims, {}, elapsed),
-            "devicetaintrules": self._rules_watch,
         }
 
     async def run(self) -> None:
-        """Find out how rules are served, then keep everything current, until cancelled."""
-        discovering = patiently("discovering DeviceTaintRule", longest=5, path=RESOURCE_API)
-        self.records.version = await discovering(rule_version, self._api)
-        self._rules_watch.path = collection(self.records.version)
+        """Keep everything current, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for watch in self._watches.values():
                 group.create_task(watch.run())
+            group.create_task(self._follow_rules())
+            group.create_task(self.ultraservers.run())
+
+    async def _follow_rules(self) -> None:
+        """Find out how rules are served, if at all, and keep them current; anew whenever that changes."""
+        pause = _RULES_AGAIN_SECONDS
+        while True:
+            self._served_as(await self._discovered())
+            if self.records.version:
+                try:
+                    await self._rules_watch.run()
+                except NotServedError as error:
+                    _LOG.warning("rules are not served any more as they were", extra={"error": str(error)})
+            # One 404 is no proof, and a cluster that serves none is not upgraded every second.
+            await asyncio.sleep(random.uniform(pause / 10, pause / 5 if self.records.version else pause))  # noqa: S311
+
+    async def _discovered(self) -> str:
+        asking = patiently("discovering DeviceTaintRule", longest=5, path=RESOURCE_API, given_up_on=NotServedError)
+        try:
+            version: str = await asking(rule_version, self._api)
+        except NotServedError as error:
+            if self.records.version or not self._rules_known:
+                _LOG.warning("no rules here", extra={"error": str(error), "backend": str(self._choice)})
+            return ""
+        return version
+
+    def _served_as(self, version: str) -> None:
+        """Take in how rules are served from now on; an empty version says that they are not."""
+        if self._rules_known and version == self.records.version:
+            return
+        self.records.version, self._rules_known = version, True
+        self._rules_watch.path = collection(version)
+        if not version:
+            # What was on rules is out of force.
+            self._rules.replace([], "0")
+        self._changed()
 
     def renew_records(self) -> None:
         """List our rules anew, unless they were listed just now: for who begins to lead, and counts what was raised."""
@@ -109,26 +167,30 @@ class Caches:
 
     def not_ready(self) -> str | None:
         """Say what is not known, or not known any more; None when decisions can be made."""
-        if not self.records.version:
+        if not self._rules_known:
             return "waiting for the API server to say how it serves DeviceTaintRules"
+        if not self.records.version and self._choice is Choice.RULES:
+            return "the API server serves no version of DeviceTaintRule; expected one, or --backend=auto"
         missing = [name for name, watch in self._watches.items() if not watch.current]
+        if self.records.version and not self._rules_watch.current:
+            missing.append("devicetaintrules")
         return f"waiting for a list of {', '.join(missing)}" if missing else None
 
     async def node(self, name: str, *, live: bool = False) -> Node | None:
         """The Node, from memory or by a live read; None only when the API server says it is not there."""
-        return await (self._nodes.read(name) if live else self._nodes.find(name))
+        return await (self.node_cache.read(name) if live else self.node_cache.find(name))
 
     def known_node(self, name: str) -> Node | None:
         """The Node as memory has it; None may mean that its event is still under way."""
-        return self._nodes.get(name)
+        return self.node_cache.get(name)
 
     def nodes(self) -> Iterable[str]:
         """Nodes that are there and have Neuron devices, or that an alert has spoken of; others are no concern."""
         listed = self.inventory.nodes()
         return tuple(
             name
-            for node in self._nodes.all()
-            if (name := node.metadata.name) in listed or node.neuron or self._nodes.spoken_of(name)
+            for node in self.node_cache.all()
+            if (name := node.metadata.name) in listed or node.neuron or self.node_cache.spoken_of(name)
         )
 
     @property
@@ -136,25 +198,50 @@ class Caches:
         """The devices in slices. A new list makes a new one: ask each time."""
         return self._slices.inventory
 
-    def locate(self, node: str, device: int) -> Target:
-        """Where device `device` of that node is to be tainted."""
-        return self.inventory.locate(node, device, claimed=self.claims.devices_of(node))
+    def locate(self, node: str, device: int) -> AnyTarget:
+        """What device `device` of that node is to be tainted by."""
+        claimed = self.claims.devices_of(node)
+        target = self.inventory.locate(node, device, claimed=claimed)
+        known = bool(claimed) or node in self.inventory.nodes()
+        return settle(target, node, choice=self._choice, served=bool(self.records.version), known=known)
+
+    def node_taints(self, node: str) -> Collection[DeviceTaint]:
+        """The taints on the Node itself that are not ours."""
+        held = self.node_cache.get(node)
+        return [
+            DeviceTaint(taint.get("key", ""), taint.get("value", ""), Effect.read(taint.get("effect", "")))
+            for taint in (foreign_taints(held) if held else ())
+        ]
 
     def targets(self) -> int:
-        """What the budget is a share of: devices in Neuron slices, and one for each Neuron node without slices."""
+        """What the budget is a share of: devices in Neuron slices, and one for each Neuron node without slices.
+
+        Where nothing but Nodes can be tainted, a node is one, whatever it lists.
+        """
         if self._without_slices is None:
             listed = self.inventory.nodes()
-            bare = (node for node in self._nodes.all() if node.neuron and node.metadata.name not in listed)
+            bare = (node for node in self.node_cache.all() if node.neuron and node.metadata.name not in listed)
             self._without_slices = sum(1 for _ in bare)
-        return self.inventory.targets() + self._without_slices
+        listed_targets = len(self.inventory.nodes()) if self._by_node() else self.inventory.targets()
+        return listed_targets + self._without_slices
+
+    def _by_node(self) -> bool:
+        return by_node(self._choice, served=bool(self.records.version))
 
     def taints(self) -> Mapping[Place, Collection[DeviceTaint]]:
         """The driver's own taints, by place; places without any are not in it. Live: read it at once."""
         return self.inventory.taints()
 
     def unavailable(self) -> AbstractSet[Place]:
-        """Places where a taint of the driver itself keeps work off. Live: read it at once."""
-        return self.inventory.unavailable()
+        """Places where a taint of the driver itself keeps work off. Live: read it at once.
+
+        Where nothing but Nodes can be tainted, those are the Nodes with such a device.
+        """
+        places = self.inventory.unavailable()
+        if not (places and self._by_node()):
+            return places
+        found = (self.inventory.index_of(place) for place in places)
+        return {Place(label[0], "") for label in found if label is not None}
 
     def _claimed(self, pool: str, devices: AbstractSet[str]) -> None:
         """Where slices list the devices, what claims say of them changes no decision."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from collections.abc import Set as AbstractSet
 
-    from remediator.inventory import Place
+    from remediator.targets import Place
 
 _REMEMBERED = 50_000
 """Texts and lists of devices to share at most; names of claims that come and go must not fill the memory."""

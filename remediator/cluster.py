@@ -19,7 +19,7 @@ import msgspec
 from aiohttp.http_exceptions import HttpProcessingError
 from kubernetes_asyncio import client, config
 
-from remediator.errors import ConflictError, ExpiredError, Refusal, UnavailableError
+from remediator.errors import ConflictError, ExpiredError, NotServedError, Refusal, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -42,9 +42,14 @@ _REFUSALS: dict[int, Refusal] = {
     HTTPStatus.FORBIDDEN: Refusal.FORBIDDEN,
     HTTPStatus.UNPROCESSABLE_ENTITY: Refusal.INVALID,
     HTTPStatus.BAD_REQUEST: Refusal.INVALID,
-    HTTPStatus.NOT_FOUND: Refusal.NOT_SERVED,
     HTTPStatus.TOO_MANY_REQUESTS: Refusal.THROTTLED,
 }
+
+
+class _Details(msgspec.Struct, frozen=True):
+    """What a Status is about."""
+
+    name: str = ""
 
 
 class _Status(msgspec.Struct, frozen=True):
@@ -52,6 +57,12 @@ class _Status(msgspec.Struct, frozen=True):
 
     message: str = ""
     reason: str = ""
+    details: _Details | None = None
+
+    @property
+    def says_it_is_missing(self) -> bool:
+        """Whether it says that there is no such object; it names none where such objects are not served."""
+        return self.reason == "NotFound" and bool(self.details and self.details.name)
 
 
 class _Uid(msgspec.Struct, frozen=True):
@@ -107,10 +118,12 @@ class Api:
         """Replace an object by `body`, which names the version it is based on; returns it as the server stored it."""
         return decode(await self._request("PUT", path, body=body) or b"", decode_as, path)
 
-    async def merge(self, path: str, change: Mapping[str, Any], decode_as: type[T]) -> T | None:
+    async def merge(self, path: str, change: Mapping[str, Any], decode_as: type[T], **query: str) -> T | None:
         """Merge a change into an object (RFC 7386); None when the API server itself says it is not there."""
         content_type = "application/merge-patch+json"
-        answer = await self._request("PATCH", path, body=change, content_type=content_type, missing_ok=True)
+        answer = await self._request(
+            "PATCH", path, query=query, body=change, content_type=content_type, missing_ok=True
+        )
         return None if answer is None else decode(answer, decode_as, path)
 
     async def delete(self, path: str, *, uid: str, resource_version: str) -> None:
@@ -158,7 +171,8 @@ class Api:
             )
             async with response:
                 answer = await response.read()
-                if missing_ok and response.status == HTTPStatus.NOT_FOUND and _status(answer).reason == "NotFound":
+                missing = response.status == HTTPStatus.NOT_FOUND and _status(answer).says_it_is_missing
+                if missing_ok and missing:
                     return None
                 _raise_for_status(response, answer, doing)
                 return answer
@@ -271,17 +285,19 @@ def object_path(collection: str, name: str) -> str:
 
 
 async def rule_version(api: Api) -> str:
-    """Find the API version that serves DeviceTaintRule here; the best one if several do."""
+    """Find the API version that serves DeviceTaintRule here; the best one if several do.
+
+    Raises `NotServedError` when none does.
+    """
     group = await api.get(RESOURCE_API, _Group)
     served = {version.version for version in group.versions} if group else set()
     for version in RULE_VERSIONS:
         listed = await api.get(f"{RESOURCE_API}/{version}", _ResourceList) if version in served else None
         if listed and any(resource.name == "devicetaintrules" for resource in listed.resources):
             return version
-    raise UnavailableError(
-        Refusal.NOT_SERVED,
+    raise NotServedError(
         "discovering DeviceTaintRule: the API server serves no version of it; expected Kubernetes 1.37, or 1.36 "
-        "with the DRADeviceTaintRules gate and resource.k8s.io/v1beta2 enabled",
+        "with the DRADeviceTaintRules gate and resource.k8s.io/v1beta2 enabled"
     )
 
 
@@ -306,6 +322,8 @@ def _raise_for_status(response: aiohttp.ClientResponse, answer: bytes, doing: st
         raise ConflictError(message)
     if response.status == HTTPStatus.GONE:
         raise ExpiredError(message)
+    if response.status == HTTPStatus.NOT_FOUND:
+        raise NotServedError(message)
     raise UnavailableError(_REFUSALS.get(response.status, Refusal.SERVER_ERROR), message)
 
 

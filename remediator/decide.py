@@ -7,7 +7,6 @@ and only the very episode it names. The same inputs in any order end the same.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from alerts.faults import FAULTS, Effect, Remediation
 from remediator.level import level
-from remediator.names import is_subdomain
+from remediator.names import DEVICE, is_subdomain
 from remediator.records import NEVER, Key, Record, State, Taint, episode_of
 
 if TYPE_CHECKING:
@@ -28,8 +27,6 @@ YOUNG_NODE = timedelta(minutes=10)
 
 CLOCK_SKEW = timedelta(seconds=5)
 """How far apart clocks may be before a start counts as from the future; less than any hold."""
-
-_DEVICE = re.compile(r"0|[1-9][0-9]{0,3}")
 
 
 class Outcome(StrEnum):
@@ -100,7 +97,7 @@ def _identity(labels: dict[str, str]) -> Key | Outcome:
     if not (node and device and fault):
         return Outcome.IGNORED_NO_IDENTITY
     # An address with a port is no Node name, and guessing would taint the wrong machine.
-    if not is_subdomain(node) or not _DEVICE.fullmatch(device):
+    if not is_subdomain(node) or not DEVICE.fullmatch(device):
         return Outcome.IGNORED_NO_IDENTITY
     if fault not in FAULTS:
         return Outcome.IGNORED_UNKNOWN_FAULT
@@ -139,7 +136,24 @@ class Delete:
     record: Record
 
 
+@dataclass(frozen=True, slots=True)
+class Retire:
+    """Remove the record of a fault that is not in the table any more."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Have another record stand for a fault that has another name now, then remove the one of the old name."""
+
+    former: Record
+    successor: Create | Update | None
+
+
 Action = Create | Update | Replace | Delete
+Levelling = Update | Retire | Rename
+"""What may be done without an alert."""
 
 
 def decide_fired(fired: Fired, *, node: Node | None, record: Record | None, view: View) -> Action | Outcome:
@@ -197,7 +211,6 @@ def _take_in(record: Record, new: Record, now: datetime) -> Record:
     lifted = record.state is State.RELEASED and now < record.released_until
     return replace(
         record,
-        taint=replace(new.taint, effect=record.taint.effect),
         latched=record.latched or (new.latched and not lifted),
         episode=newest.episode,
         first_fired=new.first_fired if record.first_fired == NEVER else min(record.first_fired, new.first_fired),
@@ -238,6 +251,29 @@ def relevel(record: Record, *, node: Node | None, view: View) -> Update | None:
         return None
     settled = level(record, view, firing=False)
     return None if settled == record else Update(settled)
+
+
+def rename(record: Record, *, to: str | None, held: Record | None, node: Node | None, view: View) -> Levelling | None:
+    """Bring a record of a fault that the table has under another name, or not at all, up to the table of today.
+
+    `held` is the record of today's name, if there is one, and `view` what surrounds that. What was tainted stays so
+    meanwhile; nothing is left to do where somebody else has a hand in it, see `relevel`.
+    """
+    if record.ending or node is None or record.node_uid != node.metadata.uid:
+        return None
+    if to is None:
+        return Retire(record)
+    if held is None:
+        named = replace(record, key=replace(record.key, fault=to), stored=None)
+        return Rename(record, Create(level(named, view, firing=False)))
+    if held.ending:
+        return None
+    merged = replace(
+        held,
+        latched=held.latched or (record.latched and held.state is not State.RELEASED),
+        first_fired=min(held.first_fired, record.first_fired),
+    )
+    return Rename(record, None if merged == held else Update(level(merged, view, firing=False)))
 
 
 def release(record: Record, *, until: datetime, by: str, why: str) -> Update:

@@ -48,3 +48,10 @@ class UnavailableError(RemediatorError):
     def __init__(self, refusal: Refusal, message: str) -> None:
         super().__init__(message)
         self.refusal = refusal
+
+
+class NotServedError(UnavailableError):
+    """The API server does not serve such objects, or not in that version, or no such collection (any more)."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Refusal.NOT_SERVED, message)

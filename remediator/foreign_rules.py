@@ -1,7 +1,8 @@
 """DeviceTaintRules of other people, as far as they taint devices of ours. Pure.
 
-They are shown, and never touched. What carries our mark and says which fault it stands for is a record and no concern
-of this module; it only sends each rule to where it belongs.
+They are shown, and never touched. What carries our mark and says which fault it stands for is a record, what carries it
+and is named like a peer's flag is one: neither is a concern of this module, which only sends each rule to where it
+belongs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 
 from alerts.faults import Effect
 from remediator.inventory import DeviceTaint
+from remediator.peer_object import is_peer_rule
 from remediator.records import MANAGED_BY, MANAGER, key_of
 
 if TYPE_CHECKING:
@@ -72,45 +74,50 @@ class RuleSink(Protocol):
 
 
 class Sorting:
-    """Sends our rules to the records, and everything that is no record to the foreign ones.
+    """Sends our rules to the records or to the peer rules, and everything that is neither to the foreign ones.
 
-    A rule whose mark a hand has taken away leaves the records, and one that is given ours joins them. One that carries
-    our mark and does not say which fault it stands for goes to both: the records warn of it, and it taints.
+    A rule whose mark a hand has taken away leaves ours, and one that is given it joins them. One that carries our mark
+    and says neither which fault it stands for nor that it is a peer's goes to both records and foreign ones: the
+    records warn of it, and it taints.
     """
 
-    def __init__(self, records: RuleSink, foreign: RuleSink) -> None:
+    def __init__(self, records: RuleSink, foreign: RuleSink, peers: RuleSink) -> None:
         self._records = records
         self._foreign = foreign
+        self._peers = peers
 
     def replace(self, objects: list[Rule], resource_version: str) -> None:
         """Take the whole list."""
-        self._records.replace([rule for rule in objects if _is_marked(rule)], resource_version)
-        self._foreign.replace([rule for rule in objects if not _is_record(rule)], resource_version)
+        self._records.replace([rule for rule in objects if _may_be_record(rule)], resource_version)
+        self._peers.replace([rule for rule in objects if is_peer_rule(rule)], resource_version)
+        self._foreign.replace([rule for rule in objects if _is_foreign(rule)], resource_version)
 
     def put(self, object_: Rule) -> None:
         """Take one rule that was added or changed."""
-        # Records first: they count the versions that were told, of whatever rule.
-        if _is_marked(object_):
-            self._records.put(object_)
-        else:
-            self._records.remove(object_)
-        if _is_record(object_):
-            self._foreign.remove(object_)
-        else:
-            self._foreign.put(object_)
+        # Each is told of every rule, if only that it is none of its own: ours count the versions that were told.
+        sorting = (
+            (self._records, _may_be_record(object_)),
+            (self._peers, is_peer_rule(object_)),
+            (self._foreign, _is_foreign(object_)),
+        )
+        for sink, belongs in sorting:
+            if belongs:
+                sink.put(object_)
+            else:
+                sink.remove(object_)
 
     def remove(self, object_: Rule) -> None:
         """Drop one rule."""
-        self._records.remove(object_)
-        self._foreign.remove(object_)
+        for sink in (self._records, self._peers, self._foreign):
+            sink.remove(object_)
 
 
-def _is_marked(rule: Rule) -> bool:
-    return rule.metadata.labels.get(MANAGED_BY) == MANAGER
+def _may_be_record(rule: Rule) -> bool:
+    return rule.metadata.labels.get(MANAGED_BY) == MANAGER and not is_peer_rule(rule)
 
 
-def _is_record(rule: Rule) -> bool:
-    return key_of(rule) is not None
+def _is_foreign(rule: Rule) -> bool:
+    return key_of(rule) is None and not is_peer_rule(rule)
 
 
 def _kept(rule: Rule) -> ForeignRule:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime  # noqa: TC003 - msgspec reads the annotations at run time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from alerts.faults import Effect  # noqa: TC001 - part of a named tuple that others take apart at run time
+from remediator.targets import Place, Target
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -35,6 +36,12 @@ class NodeLabels(msgspec.Struct, frozen=True):
     instance_type: str = msgspec.field(name="node.kubernetes.io/instance-type", default="")
 
 
+class NodeAnnotations(msgspec.Struct, frozen=True):
+    """The one annotation that means something here: see `remediator.node_records`."""
+
+    records: str = msgspec.field(name="neuron-remediator/records", default="")
+
+
 class NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
     """What is kept of a Node's metadata."""
 
@@ -43,12 +50,20 @@ class NodeMetadata(msgspec.Struct, frozen=True, rename="camel"):
     creation_timestamp: datetime
     labels: NodeLabels = NodeLabels()
     resource_version: str = ""
+    annotations: NodeAnnotations = NodeAnnotations()
+
+
+class NodeSpec(msgspec.Struct, frozen=True):
+    """What is kept of a Node's spec. A taint stays as it came, as fields that we do not know are others' too."""
+
+    taints: list[dict[str, Any]] | None = None
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A Node; only its metadata matters here."""
+    """A Node, as far as it matters here."""
 
     metadata: NodeMetadata
+    spec: NodeSpec = NodeSpec()
 
     @property
     def opted_out(self) -> bool:
@@ -64,13 +79,6 @@ class Node(msgspec.Struct, frozen=True):
     def neuron(self) -> bool:
         """Whether machines of its type have Neuron devices, slices or not."""
         return self.instance_type.startswith(_NEURON_TYPES)
-
-
-class Place(NamedTuple):
-    """One thing of our driver that can be tainted."""
-
-    pool: str
-    device: str
 
 
 class DeviceTaint(NamedTuple):
@@ -120,30 +128,6 @@ class Slice(NamedTuple):
     pool: str
     generation: int
     devices: tuple[Device, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a taint lands on: one device of one pool of one driver.
-
-    All three are non-empty, always: the API server accepts a selector without them, and such a rule
-    taints every device in the cluster. `placed` is false where neither a slice nor a claim confirmed the device.
-    """
-
-    driver: str
-    pool: str
-    device: str
-    placed: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("driver", "pool", "device"):
-            if not getattr(self, name):
-                raise ValueError(f"building a taint target: `{name}` is empty; expected driver, pool and device")
-
-    @property
-    def place(self) -> Place:
-        """The same without the driver: there is only ours."""
-        return Place(self.pool, self.device)
 
 
 @dataclass(slots=True)

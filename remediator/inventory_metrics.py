@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from remediator.claims import Claims
     from remediator.foreign_rules import ForeignRules
     from remediator.inventory import Inventory
+    from remediator.peer_rules import PeerRules
     from remediator.records import Record
 
 _BUILD = ("instance_type", "neuron_driver_version", "dra_driver_version")
@@ -31,6 +32,7 @@ class Fleet(Protocol):
 
     claims: Claims
     foreign_rules: ForeignRules
+    peer_rules: PeerRules
 
     @property
     def inventory(self) -> Inventory:
@@ -87,7 +89,11 @@ class InventoryCollector(Collector):
         for build, count in inventory.builds().items():
             devices.add_metric(build, count)
         found = tainted(
-            inventory=inventory, records=self._records(), foreign=fleet.foreign_rules.all(), claims=fleet.claims
+            inventory=inventory,
+            records=self._records(),
+            peers=fleet.peer_rules.all(),
+            foreign=fleet.foreign_rules.all(),
+            claims=fleet.claims,
         )
         for taint in found.taints:
             taints.add_metric((*taint.label, taint.key, taint.value, taint.effect, taint.source), 1)

@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from alerts.faults import FAULTS, Effect
-from remediator.records import NEVER, Record, State
+from remediator.records import NEVER, Record, State, Taint
+from remediator.targets import lies_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
     from remediator.budget import Limit
-    from remediator.inventory import Target
     from remediator.policy import Policy
     from remediator.records import Key
+    from remediator.targets import AnyTarget
 
 NO_EVIDENCE = "withheld until the fault fires again"
 NO_ROOM = "withheld by the budget: "
@@ -36,16 +37,16 @@ _COVERED = "the driver's own taint is at least as strong"
 class View:
     """What surrounds a record now.
 
-    `target` is where its device is by the slices, `opted_out` what its Node says. `driver_effect` gives the strongest
-    effect of the driver's own taints, of our key, on a target; `refusal` which limit of the budget stands against an
-    effect on a target, or None.
+    `target` is what its device is tainted by now, `opted_out` what its Node says. `driver_effect` gives the strongest
+    effect of others' taints of our key on a target, which on a device are the driver's own; `refusal` which limit of
+    the budget stands against an effect on a target, or None.
     """
 
-    target: Target
+    target: AnyTarget
     opted_out: bool
     policy: Policy
-    driver_effect: Callable[[Target], Effect]
-    refusal: Callable[[Key, Target, Effect], Limit | None]
+    driver_effect: Callable[[AnyTarget], Effect]
+    refusal: Callable[[Key, AnyTarget, Effect], Limit | None]
     now: datetime
 
 
@@ -63,26 +64,39 @@ def level(record: Record, view: View, *, firing: bool) -> Record:
         record = replace(record, released_until=NEVER, released_by="", reason=FAULTS[record.key.fault].alert)
     if view.opted_out:
         return _lifted(record, view, State.OPTED_OUT, _OPTED_OUT)
-    wanted = view.policy.effect_of(record.key.fault)
     # A slice may be gone for a while (the kubelet wipes it at every start): that moves nothing.
     target = view.target if view.target.placed or not record.target.placed else record.target
+    wanted = view.policy.effect_of(record.key.fault, target)
     if Effect.NONE.rank < wanted.rank <= view.driver_effect(target).rank:
         return _lifted(record, view, State.COVERED, _COVERED)
-    moved = (target.driver, target.place) != (record.target.driver, record.target.place)
-    current = Effect.NONE if moved else record.taint.effect
+    # What is kept off the Node is kept off its devices, so that a taint of the one may become one of the other.
+    disturbs_no_other = lies_in(target, record.target) and _is_of(record.taint, record, view)
+    current = record.taint.effect if disturbs_no_other else Effect.NONE
     if wanted.rank > current.rank:
-        return _raised(record, view, target, wanted, may=firing or record.latched)
+        stays = replace(record, target=target) if disturbs_no_other else record
+        return _raised(stays, view, target, wanted, may=firing or record.latched)
     if record.state is State.WITHHELD and wanted is record.taint.effect and not (firing or record.latched):
         # It may be damaged by a hand: only a firing writes it anew.
-        return record
-    return _active(record, target, wanted)
+        return record if target == record.target else replace(record, target=target)
+    return _active(record, view, target, wanted)
 
 
-def _raised(record: Record, view: View, target: Target, wanted: Effect, *, may: bool) -> Record:
+def _is_of(taint: Taint, record: Record, view: View) -> bool:
+    """Whether it is the very taint that its fault has here and now; who tolerates another one does not tolerate it."""
+    return (taint.key, taint.value) == (view.policy.taint_key, FAULTS[record.key.fault].value)
+
+
+def _taint(record: Record, view: View, effect: Effect) -> Taint:
+    return Taint(view.policy.taint_key, FAULTS[record.key.fault].value, effect)
+
+
+def _raised(record: Record, view: View, target: AnyTarget, wanted: Effect, *, may: bool) -> Record:
     limit = view.refusal(record.key, target, wanted) if may else None
     if may and limit is None:
-        return _active(record, target, wanted)
-    weakest = min(record.taint.effect, wanted, key=lambda effect: effect.rank)
+        return _active(record, view, target, wanted)
+    # Where it stays meanwhile, the policy may allow less than where it is to go.
+    there = view.policy.effect_of(record.key.fault, record.target)
+    weakest = min(record.taint.effect, wanted, there, key=lambda effect: effect.rank)
     # Which reason came first is kept: a repeated firing must not become a write.
     keeps = record.state is State.WITHHELD and (limit is None or record.reason.startswith(NO_ROOM))
     return replace(
@@ -93,11 +107,11 @@ def _raised(record: Record, view: View, target: Target, wanted: Effect, *, may: 
     )
 
 
-def _active(record: Record, target: Target, effect: Effect) -> Record:
+def _active(record: Record, view: View, target: AnyTarget, effect: Effect) -> Record:
     return replace(
         record,
         target=target,
-        taint=replace(record.taint, effect=effect),
+        taint=_taint(record, view, effect),
         state=State.ACTIVE,
         reason=FAULTS[record.key.fault].alert,
     )
@@ -107,7 +121,7 @@ def _lifted(record: Record, view: View, state: State, reason: str) -> Record:
     return replace(
         record,
         target=view.target if view.target.placed else record.target,
-        taint=replace(record.taint, effect=Effect.NONE),
+        taint=_taint(record, view, Effect.NONE),
         state=state,
         reason=reason,
     )

@@ -1,27 +1,28 @@
 """Keeps the records level with what surrounds them when no alert comes: what may be lowered, lifted or raised by now.
 
 It finds out when to look (a poke, the end of a release, now and then) and has every decision made by
-`remediator.decide.relevel`. It never removes a record.
+`remediator.decide`. It never removes a record but one whose fault the table has no more, or has under another name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from alerts.faults import FORMER
 from exporter.service.logs import Seldom
-from remediator.decide import relevel
+from remediator.decide import Levelling, Update, relevel, rename
 from remediator.errors import ConflictError, RemediatorError
 from remediator.records import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from remediator.backends import Backend
-    from remediator.decide import Update
     from remediator.records import Key, Record
     from remediator.surroundings import Surroundings, Views
     from remediator.writing import Writer
@@ -40,7 +41,10 @@ _LOG_SECONDS = 10.0
 
 
 class Leveller:
-    """Sweeps over all records. `clock` is the wall clock (UTC), `elapsed` a monotonic clock in seconds."""
+    """Sweeps over all records. `clock` is the wall clock (UTC), `elapsed` a monotonic clock in seconds.
+
+    `former` are the names that faults had before, as in `alerts.faults`.
+    """
 
     def __init__(
         self,
@@ -51,12 +55,14 @@ class Leveller:
         writer: Writer,
         clock: Callable[[], datetime],
         elapsed: Callable[[], float],
+        former: Mapping[str, str | None] = FORMER,
     ) -> None:
         self._backend = backend
         self._surroundings = surroundings
         self._views = views
         self._writer = writer
         self._clock = clock
+        self._former = former
         self._poked = asyncio.Event()
         self._seldom = Seldom(_LOG, _LOG_SECONDS, elapsed)
 
@@ -98,11 +104,13 @@ class Leveller:
     async def _settle(self, key: Key) -> None:
         """Decide anew, alone with the record, and write. What fails is left to the next sweep."""
         try:
-            async with self._writer.alone(key):
+            async with AsyncExitStack() as alone:
+                for one in self._concerned(key):
+                    await alone.enter_async_context(self._writer.alone(one))
                 record = self._backend.record(key)
-                update = self._decide(record) if record else None
-                if update is not None:
-                    await self._writer.carry_out(update)
+                action = self._decide(record) if record else None
+                if action is not None:
+                    await self._writer.carry_out(action)
         except ConflictError:
             with suppress(RemediatorError):
                 await self._backend.refresh(key)
@@ -119,9 +127,23 @@ class Leveller:
             _LOG.exception("levelling a record: unexpected error", extra={"record": str(record.key)})
             return False
 
-    def _decide(self, record: Record) -> Update | None:
-        node = self._surroundings.known_node(record.key.node)
-        return relevel(record, node=node, view=self._views.of(record.key, node)) if node else None
+    def _decide(self, record: Record) -> Levelling | None:
+        key, node = record.key, self._surroundings.known_node(record.key.node)
+        if key.fault in self._former:
+            today = self._today(key) or key
+            held = self._backend.record(today)
+            return rename(record, to=self._former[key.fault], held=held, node=node, view=self._views.of(today, node))
+        update = relevel(record, node=node, view=self._views.of(key, node))
+        return Update(record) if update is None and self._backend.untidy(key) else update
+
+    def _today(self, key: Key) -> Key | None:
+        name = self._former.get(key.fault)
+        return None if name is None else replace(key, fault=name)
+
+    def _concerned(self, key: Key) -> list[Key]:
+        """The records to be alone with; nobody who holds that of today's name waits for that of a former one."""
+        today = self._today(key)
+        return [key] if today is None else [key, today]
 
     def _until_next(self, began: datetime) -> float:
         """Seconds until the next look; a release that had ended when the last one began is waited for no more."""

@@ -16,10 +16,16 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import aiohttp
 import msgspec
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
+from tenacity import (
+    AsyncRetrying,
+    RetryCallState,
+    retry_if_exception_type,
+    retry_if_not_exception_type,
+    wait_random_exponential,
+)
 
 from remediator.cluster import Api, decode
-from remediator.errors import ExpiredError, Refusal, RemediatorError, UnavailableError
+from remediator.errors import ExpiredError, NotServedError, Refusal, RemediatorError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping
@@ -110,7 +116,8 @@ class ListWatch(Generic[W, T]):
     """Keeps `sink` equal to the collection at `path`.
 
     `kind` is the struct each object is decoded to, and `keep` makes of it what the sink gets. `elapsed` is a monotonic
-    clock in seconds. With a `pause`, events are taken in bursts, that many seconds apart at least.
+    clock in seconds. With a `pause`, events are taken in bursts, that many seconds apart at least. One that
+    `ends_when_not_served` raises `NotServedError` when there is no such collection, instead of asking for ever.
     """
 
     api: Api
@@ -121,6 +128,7 @@ class ListWatch(Generic[W, T]):
     query: Mapping[str, str]
     elapsed: Callable[[], float]
     pause: float = 0.0
+    ends_when_not_served: bool = False
     # When the list was taken; None while there is none to rely on.
     _listed: float | None = None
     _lost: float | None = None
@@ -155,8 +163,14 @@ class ListWatch(Generic[W, T]):
 
     async def run(self) -> None:
         """List and watch until cancelled. Trouble is logged once per attempt and met with backoff."""
+        given_up_on = NotServedError if self.ends_when_not_served else None
         while True:
-            version: str = await patiently("listing", longest=10, path=self.path)(self._list)
+            listing = patiently("listing", longest=10, path=self.path, given_up_on=given_up_on)
+            try:
+                version: str = await listing(self._list)
+            except NotServedError:
+                self._listed = None
+                raise
             if await self._follow(version):
                 await self._pause()
 
@@ -187,7 +201,7 @@ class ListWatch(Generic[W, T]):
             query = dict(self.query) | {"limit": _PAGE} | ({"continue": token} if token else {})
             page: Page[W] | None = await self.api.get(self.path, self._page_type, **query)
             if page is None:
-                raise UnavailableError(Refusal.NOT_SERVED, f"listing {self.path}: not served")
+                raise NotServedError(f"listing {self.path}: not served")
             objects += map(self.keep, page.items)
             token = page.metadata.continue_
             if not token:
@@ -255,15 +269,21 @@ class ListWatch(Generic[W, T]):
         await asyncio.sleep(random.uniform(longest / 5, longest))  # noqa: S311 - spreads load, keeps no secret
 
 
-def patiently(doing: str, *, longest: float, path: str) -> AsyncRetrying:
-    """Ask again for ever, at random and growing intervals of at most `longest` seconds; each failure is logged."""
+def patiently(
+    doing: str, *, longest: float, path: str, given_up_on: type[RemediatorError] | None = None
+) -> AsyncRetrying:
+    """Ask again for ever, at random and growing intervals of at most `longest` seconds; each failure is logged.
+
+    An error of the kind that is `given_up_on` is raised instead.
+    """
 
     def log(state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         _LOG.warning(f"{doing}: will retry", extra={"path": path, "attempt": state.attempt_number, "error": str(error)})
 
+    retry = retry_if_exception_type(RemediatorError)
     return AsyncRetrying(
-        retry=retry_if_exception_type(RemediatorError),
+        retry=retry & retry_if_not_exception_type(given_up_on) if given_up_on else retry,
         wait=wait_random_exponential(multiplier=0.2, max=longest),
         before_sleep=log,
     )

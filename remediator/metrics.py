@@ -54,7 +54,7 @@ class Metrics:
         self,
         *,
         records: Callable[[], Iterable[Record]],
-        backend: str,
+        backends: tuple[str, ...],
         surroundings: Surroundings,
         leads: Callable[[], bool],
         budget: Budget,
@@ -116,9 +116,10 @@ class Metrics:
             self.notifications.labels(result)
         for outcome in Outcome:
             self.alerts.labels(outcome)
-        for action in ACTIONS:
-            for result in ACTION_RESULTS:
-                self.actions.labels(action, backend, result)
+        for backend in backends:
+            for action in ACTIONS:
+                for result in ACTION_RESULTS:
+                    self.actions.labels(action, backend, result)
         self.registry.register(_ClusterCollector(records, surroundings, budget, clock))
 
 

@@ -1,4 +1,4 @@
-"""The one rule for names that Kubernetes calls DNS subdomains: Nodes, drivers, prefixes of keys, objects. Pure."""
+"""The rules for names: DNS subdomains, as Kubernetes calls those of Nodes, drivers and objects, and devices. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 
 SUBDOMAIN_LIMIT = 253
 """Longest such name the API server takes."""
+
+DEVICE = re.compile(r"0|[1-9][0-9]{0,3}")
+"""A Neuron device's index as text."""
 
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 

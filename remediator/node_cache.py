@@ -32,48 +32,83 @@ class Answer(NamedTuple):
     node: Node | None
 
 
+def ignore(name: str, node: Node | None) -> None:
+    """Tell nobody of a Node."""
+
+
 class NodeCache:
     """Nodes by name. `elapsed` is a monotonic clock in seconds.
 
-    `on_change` is called when a Node came, went, or differs in what decisions depend on; not for its heartbeats.
+    `on_change` is called when a Node came, went, or differs in what decisions depend on; not for its heartbeats. Before
+    that, `on_node` is told of the Node as it is now, None when it went.
     """
 
     def __init__(self, api: Api, *, elapsed: Callable[[], float], on_change: Callable[[], None]) -> None:
+        self.on_node: Callable[[str, Node | None], None] = ignore
         self._api = api
         self._elapsed = elapsed
         self._on_change = on_change
         self._nodes: dict[str, Node] = {}
+        # The newest version that a list or an event has told: all that happened until then is known.
+        self._told = 0
         self._answers: dict[str, Answer] = {}
         self._reading: dict[str, asyncio.Future[Node | None]] = {}
         self._spoken_of: set[str] = set()
 
-    def replace(self, objects: list[Node], resource_version: str) -> None:  # noqa: ARG002 - the sink protocol
-        """Take the whole list."""
-        nodes = {node.metadata.name: node for node in objects}
-        changed = nodes.keys() != self._nodes.keys() or any(
-            _differs(self._nodes[name], node) for name, node in nodes.items()
-        )
+    def replace(self, objects: list[Node], resource_version: str) -> None:
+        """Take the whole list; what we wrote after it was made stays.
+
+        A list older than what was told before is of a cluster whose history went back (etcd from a backup).
+        """
+        listed_at = int(resource_version)
+        rewound, self._told = listed_at < self._told, listed_at
+        before, nodes = self._nodes, {node.metadata.name: node for node in objects}
+        if not rewound:
+            nodes |= {name: held for name, held in before.items() if _version(held) > listed_at}
         self._nodes = nodes
         self._spoken_of &= nodes.keys()
         self._answers.clear()
+        changed = [name for name in before.keys() | nodes.keys() if _differs(before.get(name), nodes.get(name))]
+        for name in changed:
+            self.on_node(name, nodes.get(name))
         if changed:
             self._on_change()
 
     def put(self, object_: Node) -> None:
-        """Take one node that was added or changed; most events are heartbeats, and change nothing."""
-        name = object_.metadata.name
+        """Take one node that was added or changed; most events are heartbeats, and change but its version."""
+        self._told = max(self._told, _version(object_))
+        self._take(object_)
+
+    def answered(self, node: Node) -> None:
+        """Take one node as a write or a live read of ours was answered.
+
+        An answer that comes after the watch has told as much is old news: the Node may be gone by now.
+        """
+        if _version(node) > self._told:
+            self._take(node)
+
+    def _take(self, node: Node) -> None:
+        name = node.metadata.name
         held = self._nodes.get(name)
-        if held is None or _differs(held, object_):
-            self._nodes[name] = object_
+        if held is not None and _version(held) >= _version(node):
+            return
+        self._nodes[name] = node
+        if _differs(held, node):
             self._answers.pop(name, None)
+            self.on_node(name, node)
             self._on_change()
 
     def remove(self, object_: Node) -> None:
-        """Drop one node."""
+        """Drop one node; its successor of the same name stays."""
         name = object_.metadata.name
+        self._told = max(self._told, _version(object_))
+        held = self._nodes.get(name)
+        if held is not None and _version(held) > _version(object_):
+            return
         self._answers.pop(name, None)
         self._spoken_of.discard(name)
         if self._nodes.pop(name, None) is not None:
+            self.on_node(name, None)
             self._on_change()
 
     def get(self, name: str) -> Node | None:
@@ -104,7 +139,10 @@ class NodeCache:
 
     async def read(self, name: str) -> Node | None:
         """The node as the API server has it now. Raises `UnavailableError` when it cannot be asked."""
-        return self._noted(await self._api.get(object_path(NODES, name), Node))
+        node = await self._api.get(object_path(NODES, name), Node)
+        if node is not None:
+            self.answered(node)
+        return self._noted(node)
 
     def _noted(self, node: Node | None) -> Node | None:
         if node is not None:
@@ -137,5 +175,17 @@ class NodeCache:
         self._answers[name] = Answer(self._elapsed() + ANSWER_SECONDS, told)
 
 
-def _differs(one: Node, other: Node) -> bool:
-    return (one.metadata.uid, one.metadata.labels) != (other.metadata.uid, other.metadata.labels)
+def _differs(one: Node | None, other: Node | None) -> bool:
+    return _substance(one) != _substance(other)
+
+
+def _substance(node: Node | None) -> object:
+    """What a decision may depend on."""
+    if node is None:
+        return None
+    metadata = node.metadata
+    return metadata.uid, metadata.labels, metadata.annotations, node.spec.taints
+
+
+def _version(node: Node) -> int:
+    return int(node.metadata.resource_version or 0)

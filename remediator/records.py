@@ -1,7 +1,8 @@
 """One fault on one device as an object in the cluster, and back. Pure.
 
 The cluster is the only database: everything the remediator knows of a fault is on its DeviceTaintRule, as
-labels and annotations, so that a restart loses nothing. Nothing here talks to the API server or decides.
+labels and annotations, so that a restart loses nothing. A record whose target is a Node as a whole is on that Node, in
+the same fields: see `remediator.node_records`. Nothing here talks to the API server or decides.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from alerts.faults import Effect
-from remediator.inventory import Target
 from remediator.names import SUBDOMAIN_LIMIT
+from remediator.targets import AnyTarget, Target
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from remediator.rules import Rule
 
 MANAGER = "neuron-remediator"
@@ -71,7 +74,11 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Where and in which version the cluster holds the record: the preconditions of the next write."""
+    """Where and in which version the cluster holds the record: the preconditions of the next write.
+
+    Of a record on a Node, name and UID are the Node's, and the version is the one in which the record was seen to
+    change last.
+    """
 
     name: str
     uid: str
@@ -91,7 +98,7 @@ class Record:
 
     key: Key
     node_uid: str
-    target: Target
+    target: AnyTarget
     taint: Taint
     state: State = State.ACTIVE
     latched: bool
@@ -113,7 +120,8 @@ class Record:
     @property
     def emptied(self) -> bool:
         """Whether a hand has taken a part of the selector away, so that the rule taints more than its target."""
-        return _EMPTIED in (self.target.driver, self.target.pool, self.target.device)
+        target = self.target
+        return isinstance(target, Target) and _EMPTIED in (target.driver, target.pool, target.device)
 
 
 def episode_of(started: datetime) -> str:
@@ -138,8 +146,14 @@ def object_name(key: Key) -> str:
 def to_object(record: Record, api_version: str) -> dict[str, Any]:
     """Write the record as a DeviceTaintRule, for a create or (with `stored`) for a guarded server-side apply.
 
-    `timeAdded` is never sent: sending it would restart every toleration's clock, and the server sets it.
+    `timeAdded` is never sent: sending it would restart every toleration's clock, and the server sets it. Raises
+    ValueError for a record whose target is a Node.
     """
+    target, taint = record.target, record.taint
+    if not isinstance(target, Target):
+        raise ValueError(  # noqa: TRY004 - not the type of an argument is wrong, but what the record says
+            f'writing record "{record.key}" as a rule: its target is the Node; expected a device'
+        )
     metadata: dict[str, Any] = {
         "name": object_name(record.key),
         "labels": {
@@ -147,7 +161,7 @@ def to_object(record: Record, api_version: str) -> dict[str, Any]:
             f"{_PREFIX}device": str(record.key.device),
             f"{_PREFIX}fault": record.key.fault,
         },
-        "annotations": _annotations(record),
+        "annotations": {f"{_PREFIX}{name}": value for name, value in _annotations(record).items()},
         "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": record.key.node, "uid": record.node_uid}],
     }
     if record.stored is not None:
@@ -156,7 +170,6 @@ def to_object(record: Record, api_version: str) -> dict[str, Any]:
             "uid": record.stored.uid,
             "resourceVersion": record.stored.resource_version,
         }
-    target, taint = record.target, record.taint
     return {
         "apiVersion": api_version,
         "kind": "DeviceTaintRule",
@@ -169,39 +182,88 @@ def to_object(record: Record, api_version: str) -> dict[str, Any]:
 
 
 def _annotations(record: Record) -> dict[str, str]:
+    values = {"node": record.key.node, "node-uid": record.node_uid, **to_fields(record)}
+    if isinstance(record.target, Target):
+        values["placed"] = _bool(record.target.placed)
+    return values
+
+
+def to_fields(record: Record) -> dict[str, str]:
+    """What a record says of itself, wherever it is kept: state, latch, episode, times, reason."""
     values = {
-        "node": record.key.node,
-        "node-uid": record.node_uid,
         "state": str(record.state),
         "reason": record.reason,
         "latched": _bool(record.latched),
-        "placed": _bool(record.target.placed),
         "episode": record.episode,
-        "first-fired": _time(record.first_fired),
-        "last-fired": _time(record.last_fired),
+        "first-fired": time_text(record.first_fired),
+        "last-fired": time_text(record.last_fired),
     }
     if record.state is State.RELEASED:
-        values |= {"released-until": _time(record.released_until), "released-by": record.released_by}
-    return {f"{_PREFIX}{name}": value for name, value in values.items()}
+        values |= {"released-until": time_text(record.released_until), "released-by": record.released_by}
+    return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bearer:
+    """What the object that bears a record says of it. `intact` is false where a hand has damaged that."""
+
+    key: Key
+    node_uid: str
+    target: AnyTarget
+    taint: Taint
+    tainted_since: datetime
+    stored: Stored
+    intact: bool = True
+    ending: bool = False
+
+
+def from_fields(fields: Mapping[str, str], bearer: Bearer) -> Record:
+    """Read a record from its fields, each on the safe side where it is damaged or missing.
+
+    Latched unless it says "false", a missing time as long ago, an unknown state as withheld, so that the rules ask for
+    a firing, and the firing writes it anew.
+    """
+    state = _state(fields.get("state", "")) if bearer.intact else State.WITHHELD
+    # No apply of ours takes away what a hand has added, so on any other record it must mean nothing.
+    released = state is State.RELEASED
+    last_fired = moment(fields.get("last-fired", ""))
+    return Record(
+        key=bearer.key,
+        node_uid=bearer.node_uid,
+        target=bearer.target,
+        taint=bearer.taint,
+        state=state,
+        latched=fields.get("latched") != "false",
+        # Without one, no clear could ever name the record.
+        episode=fields.get("episode") or episode_of(last_fired),
+        first_fired=moment(fields.get("first-fired", "")),
+        last_fired=last_fired,
+        reason=fields.get("reason", ""),
+        released_until=moment(fields.get("released-until", "")) if released else NEVER,
+        released_by=fields.get("released-by", "") if released else "",
+        tainted_since=bearer.tainted_since,
+        ending=bearer.ending,
+        stored=bearer.stored,
+    )
 
 
 def _bool(value: bool) -> str:  # noqa: FBT001 - the value to print is the whole point
     return "true" if value else "false"
 
 
-def _time(value: datetime) -> str:
-    return value.isoformat(timespec="microseconds").replace("+00:00", "Z")
+def time_text(value: datetime, precision: str = "microseconds") -> str:
+    """Write a time (UTC) as Kubernetes does."""
+    return value.isoformat(timespec=precision).replace("+00:00", "Z")
 
 
 def from_object(rule: Rule) -> Record | None:
     """Read a record from a rule; None for a rule that is not ours or that no longer says which fault it is.
 
-    Whatever else a hand has damaged is read on the safe side: latched unless it says "false", an unknown effect
-    as None (as Kubernetes itself does), a missing time as long ago. Damaged labels, state or selector read as withheld,
-    so that the rules ask for a firing, and the firing writes it anew; so does a rule whose deletion a finalizer holds.
+    Whatever else a hand has damaged is read on the safe side (`from_fields`), an unknown effect as None, as Kubernetes
+    itself does. Damaged labels, state or selector read as withheld; so does a rule whose deletion a finalizer holds.
     """
     metadata, selector, taint = rule.metadata, rule.spec.device_selector, rule.spec.taint
-    annotations = {
+    fields = {
         name.removeprefix(_PREFIX): value for name, value in metadata.annotations.items() if name.startswith(_PREFIX)
     }
     key = key_of(rule)
@@ -213,35 +275,24 @@ def from_object(rule: Rule) -> Record | None:
         and labels.items() <= metadata.labels.items()
         and metadata.deletion_timestamp is None
     )
-    state = _state(annotations.get("state", "")) if intact else State.WITHHELD
-    # No apply of ours takes away what a hand has added, so on any other record it must mean nothing.
-    released = state is State.RELEASED
-    last_fired = _moment(annotations.get("last-fired", ""))
     owners = metadata.owner_references
-    return Record(
+    bearer = Bearer(
         key=key,
         # Without it the record would be void, and lose its sticky mark.
-        node_uid=annotations.get("node-uid") or (owners[0].uid if owners else ""),
+        node_uid=fields.get("node-uid") or (owners[0].uid if owners else ""),
         target=Target(
             selector.driver or _EMPTIED,
             selector.pool or _EMPTIED,
             selector.device or _EMPTIED,
-            placed=intact and annotations.get("placed") == "true",
+            placed=intact and fields.get("placed") == "true",
         ),
         taint=Taint(taint.key, taint.value, Effect.read(taint.effect)),
-        state=state,
-        latched=annotations.get("latched") != "false",
-        # Without one, no clear could ever name the record.
-        episode=annotations.get("episode") or episode_of(last_fired),
-        first_fired=_moment(annotations.get("first-fired", "")),
-        last_fired=last_fired,
-        reason=annotations.get("reason", ""),
-        released_until=_moment(annotations.get("released-until", "")) if released else NEVER,
-        released_by=annotations.get("released-by", "") if released else "",
-        tainted_since=_moment(taint.time_added),
-        ending=metadata.deletion_timestamp is not None,
+        tainted_since=moment(taint.time_added),
         stored=Stored(metadata.name, metadata.uid, metadata.resource_version),
+        intact=intact,
+        ending=metadata.deletion_timestamp is not None,
     )
+    return from_fields(fields, bearer)
 
 
 def key_of(rule: Rule) -> Key | None:
@@ -271,9 +322,10 @@ def _state(text: str) -> State:
         return State.WITHHELD
 
 
-def _moment(text: str) -> datetime:
+def moment(text: str) -> datetime:
+    """Read a time as it stands in fields; NEVER for what is none."""
     try:
-        moment = datetime.fromisoformat(text)
-        return moment.astimezone(UTC) if moment.tzinfo else NEVER
+        read = datetime.fromisoformat(text)
+        return read.astimezone(UTC) if read.tzinfo else NEVER
     except (ValueError, OverflowError):
         return NEVER

@@ -12,6 +12,7 @@ from exporter.service.parsers import Address, boolean, choice, optional, path, p
 from remediator.budget import DEFAULT, Limits, Share
 from remediator.election import LONGEST
 from remediator.names import is_subdomain
+from remediator.placement import Choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +26,9 @@ _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DRIVER_LIMIT = 63
 _COUNT_DIGITS = 9
 _WHOLE = 100
+MEMORY = "memory"
+"""The value of --backend that needs no cluster; the others are `remediator.placement.Choice`."""
+
 DEFAULT_NAMESPACE = "neuron-device-taints"
 """Where the product is installed unless told otherwise."""
 
@@ -114,10 +118,19 @@ TAINT_KEY = Flag(
 )
 BACKEND = Flag(
     name="backend",
-    default="device-taint-rule",
-    parse=choice("device-taint-rule", "memory"),
+    default=Choice.AUTO.value,
+    parse=choice(*(one.value for one in Choice), MEMORY),
     metavar="NAME",
-    help="where records are kept: device-taint-rule, or memory (needs no cluster, taints nothing)",
+    help="what is tainted: auto (the device, by a DeviceTaintRule, where the cluster serves those and the node has "
+    "Neuron slices, else the Node), device-taint-rule, node-taint, or memory (needs no cluster, taints nothing)",
+)
+NODE_NO_EXECUTE = Flag(
+    name="node-taint.allow-no-execute",
+    default="false",
+    parse=boolean,
+    switch=True,
+    help="let the taint of a Node evict too: it takes every pod that does not tolerate it off the node, whatever "
+    "device that uses, Neuron Observer and the DRA driver included",
 )
 KUBECONFIG = Flag(
     name="kubeconfig",
@@ -204,6 +217,7 @@ FLAGS = (
     DRIVER,
     TAINT_KEY,
     BACKEND,
+    NODE_NO_EXECUTE,
     KUBECONFIG,
     MAX_EFFECT,
     DRY_RUN,
@@ -241,6 +255,7 @@ class Settings:
     lease_namespace: str | None = None
     lease_pod: str | None = None
     per_device: bool = False
+    node_no_execute: bool = False
 
 
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
@@ -265,6 +280,7 @@ def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
         driver=values[DRIVER],
         taint_key=values[TAINT_KEY],
         backend=values[BACKEND],
+        node_no_execute=values[NODE_NO_EXECUTE],
         kubeconfig=values[KUBECONFIG],
         max_effect=Effect(values[MAX_EFFECT]),
         dry_run=values[DRY_RUN],

@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from alerts.faults import Effect
 from remediator.level import View
+from remediator.targets import NodeTarget
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from datetime import datetime
 
     from remediator.budget import Budget, Limit
-    from remediator.inventory import DeviceTaint, Node, Place, Target
+    from remediator.inventory import DeviceTaint, Node
     from remediator.policy import Policy
     from remediator.records import Key
+    from remediator.targets import AnyTarget, Place
 
 
 class Surroundings(Protocol):
@@ -35,8 +37,11 @@ class Surroundings(Protocol):
     def nodes(self) -> Iterable[str]:
         """Names of the Nodes that are there, as far as devices of theirs are of interest."""
 
-    def locate(self, node: str, device: int) -> Target:
-        """Where device `device` of that node is to be tainted."""
+    def locate(self, node: str, device: int) -> AnyTarget:
+        """What device `device` of that node is to be tainted by."""
+
+    def node_taints(self, node: str) -> Collection[DeviceTaint]:
+        """The taints on the Node itself that are not ours."""
 
     def taints(self) -> Mapping[Place, Collection[DeviceTaint]]:
         """The driver's own taints, by the place they are on."""
@@ -63,7 +68,7 @@ class Views:
         """What surrounds the record of that key, whose Node is `node`."""
         now = self._clock()
 
-        def refusal(which: Key, target: Target, effect: Effect) -> Limit | None:
+        def refusal(which: Key, target: AnyTarget, effect: Effect) -> Limit | None:
             return self._budget.refusal(which, target.place, effect, now)
 
         return View(
@@ -75,8 +80,14 @@ class Views:
             now=now,
         )
 
-    def _driver_effect(self, target: Target) -> Effect:
-        """The strongest of the driver's taints there that a toleration for our key meets too."""
-        taints = self._surroundings.taints().get(target.place, ())
+    def _driver_effect(self, target: AnyTarget) -> Effect:
+        """The strongest of others' taints there that a toleration for our key meets too.
+
+        Where the Node would be tainted, a taint of the driver on the very device isolates that better.
+        """
+        device = target.device if isinstance(target, NodeTarget) else target
+        taints = [*self._surroundings.taints().get(device.place, ())]
+        if isinstance(target, NodeTarget):
+            taints += self._surroundings.node_taints(target.node)
         effects = [taint.effect for taint in taints if taint.key == self._policy.taint_key]
         return max(effects, default=Effect.NONE, key=lambda effect: effect.rank)

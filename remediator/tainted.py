@@ -10,8 +10,11 @@ from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from remediator.inventory import NEURON_NODE, DeviceTaint, Place
+from alerts.faults import Effect
+from remediator.inventory import NEURON_NODE, DeviceTaint
+from remediator.peer_object import PEER
 from remediator.records import Taint
+from remediator.targets import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from remediator.foreign_rules import ForeignRule
     from remediator.inventory import Inventory
     from remediator.records import Record
+    from remediator.rules import Rule
 
 
 class Source(StrEnum):
@@ -67,9 +71,14 @@ class Tainted(NamedTuple):
 
 
 def tainted(
-    *, inventory: Inventory, records: Iterable[Record], foreign: Iterable[ForeignRule], claims: Claims
+    *,
+    inventory: Inventory,
+    records: Iterable[Record],
+    peers: Iterable[Rule],
+    foreign: Iterable[ForeignRule],
+    claims: Claims,
 ) -> Tainted:
-    """Put together what slices, records, other people's rules and claims say.
+    """Put together what slices, records, our peer rules, other people's rules and claims say.
 
     A rule that names no pool meets a device in every pool, or all of them: that is one line of taint, without a node,
     and its consumers, possibly everybody, are left out.
@@ -77,7 +86,12 @@ def tainted(
     # As keys, because what is said twice counts once, in the order in which it was said.
     taints: dict[TaintOn, None] = {}
     places: dict[tuple[Label, Place], None] = {}
-    found = chain(_by_driver(inventory), _by_records(inventory, records), _by_rules(inventory, foreign, claims))
+    found = chain(
+        _by_driver(inventory),
+        _by_records(inventory, records),
+        _by_peers(inventory, peers),
+        _by_rules(inventory, foreign, claims),
+    )
     for place, label, taint, source in found:
         taints[TaintOn(label, taint.key, taint.value, str(taint.effect), source)] = None
         places[label, place] = None
@@ -100,6 +114,15 @@ def _by_records(inventory: Inventory, records: Iterable[Record]) -> Iterator[_Fo
         key, place = record.key, record.target.place
         said = Label(key.node, NEURON_NODE if place.device == NEURON_NODE else str(key.device))
         yield place, _label(inventory, place, said), record.taint, Source.RECORD
+
+
+def _by_peers(inventory: Inventory, rules: Iterable[Rule]) -> Iterator[_Found]:
+    for rule in rules:
+        selector, taint = rule.spec.device_selector, rule.spec.taint
+        place = Place(selector.pool, selector.device)
+        said = Label(rule.metadata.annotations.get(PEER, selector.pool), selector.device)
+        shown = DeviceTaint(taint.key, taint.value, Effect.read(taint.effect))
+        yield place, _label(inventory, place, said), shown, Source.RECORD
 
 
 def _by_rules(inventory: Inventory, rules: Iterable[ForeignRule], claims: Claims) -> Iterator[_Found]:

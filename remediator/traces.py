@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Protocol
 from alerts.faults import Effect
 from remediator.level import NO_ROOM
 from remediator.records import State, object_name
+from remediator.targets import NodeTarget
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from remediator.inventory import Target
     from remediator.records import Record
+    from remediator.targets import AnyTarget
 
 MESSAGE_LIMIT = 1024
 """Longest message of an Event that the API server takes, in bytes."""
@@ -32,10 +33,16 @@ CREATE, UPDATE, DELETE = "create", "update", "delete"
 VOID = "void"
 """A delete of a record of a machine that is gone; the record of the new one follows."""
 
+RETIRE = "retire"
+"""A delete of a record whose fault this release does not have any more."""
+
+RENAME = "rename"
+"""A delete of a record whose fault has another name now, under which there is a record."""
+
 REMOVED = "removed"
 """Somebody else has deleted the rule."""
 
-_WRITTEN, _GONE = frozenset({CREATE, UPDATE}), frozenset({DELETE, VOID, REMOVED})
+_WRITTEN, _GONE = frozenset({CREATE, UPDATE}), frozenset({DELETE, VOID, RETIRE, RENAME, REMOVED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,7 @@ class Reason(StrEnum):
     OPTED_OUT = "NeuronDeviceTaintOptedOut"
     RECORDED = "NeuronDeviceFaultRecorded"
     CLEARED = "NeuronDeviceTaintCleared"
+    RETIRED = "NeuronDeviceTaintRetired"
     REMOVED = "NeuronDeviceTaintRemoved"
 
 
@@ -100,6 +108,8 @@ class Level(StrEnum):
 
 
 _WARNINGS = frozenset({Reason.TAINTED, Reason.MOVED, Reason.LATCHED, Reason.WITHHELD, Reason.REMOVED})
+
+_REASON_GONE = {DELETE: Reason.CLEARED, RETIRE: Reason.RETIRED, REMOVED: Reason.REMOVED}
 
 _SET_ASIDE = {
     State.WITHHELD: Reason.WITHHELD,
@@ -132,7 +142,7 @@ def event_of(change: Change) -> Told | None:
 
 def _reason(change: Change) -> Reason | None:
     if change.after is None:
-        return {DELETE: Reason.CLEARED, REMOVED: Reason.REMOVED}.get(change.action)
+        return _REASON_GONE.get(change.action)
     before, after = change.previous, change.after
     raised = after.taint.effect.rank - _effect(before).rank
     if raised > 0:
@@ -167,7 +177,9 @@ def _moved(before: Record, after: Record) -> bool:
     return _place(before.target) != _place(after.target)
 
 
-def _place(target: Target) -> str:
+def _place(target: AnyTarget) -> str:
+    if isinstance(target, NodeTarget):
+        return f"the whole Node {target.node}"
     return f"{target.driver}/{target.pool}/{target.device}"
 
 
@@ -193,8 +205,11 @@ def _because(reason: Reason, record: Record) -> str:
     ends = "it ends with a new node or an operator's release only" if record.latched else "it ends with clean readings"
     if reason is Reason.CLEARED:
         return ": clean readings ended it"
+    if reason is Reason.RETIRED:
+        return ": this release knows no such fault any more"
     if reason is Reason.REMOVED:
-        gone = f"somebody else deleted rule {object_name(record.key)}, by hand or with its Node"
+        what = "took it off the Node" if _on_node(record) else f"deleted rule {object_name(record.key)}"
+        gone = f"somebody else {what}, by hand or with the Node"
         return f": {gone}; a firing brings it back while the fault is there"
     match record.state:
         case State.WITHHELD:
@@ -210,6 +225,10 @@ def _because(reason: Reason, record: Record) -> str:
         case State.ACTIVE:
             capped = reason in (Reason.LOWERED, Reason.RECORDED)
             return f", {alert}{', as --max-effect allows no more' if capped else ''}; {ends}"
+
+
+def _on_node(record: Record) -> bool:
+    return isinstance(record.target, NodeTarget)
 
 
 def _withheld(record: Record) -> str:
@@ -255,6 +274,6 @@ def audit_of(change: Change) -> dict[str, str | int | bool | None]:
         "reason": _cut(record.reason, _AUDIT_LIMIT),
         "released_until": _time(record.released_until) if released else None,
         "released_by": _cut(record.released_by, _AUDIT_LIMIT) if released else None,
-        "rule": stored.name if stored else object_name(record.key),
-        "rule_uid": stored.uid if stored else None,
+        "rule": None if _on_node(record) else stored.name if stored else object_name(record.key),
+        "rule_uid": stored.uid if stored and not _on_node(record) else None,
     }

@@ -7,31 +7,41 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from remediator import peers
 from remediator.assembly import Parts, Terms, assemble
 from remediator.audit import AllTraces, Audit
 from remediator.backends.device_taint_rule import DeviceTaintRuleBackend
 from remediator.backends.dry_run import DryRunBackend
 from remediator.backends.memory import AnyCluster, MemoryBackend
+from remediator.backends.node_taint import NodeTaintBackend
+from remediator.backends.per_node import PerNodeBackend
 from remediator.caches import Caches
 from remediator.cluster import connect
 from remediator.election import AlwaysLeads
 from remediator.events import Events
 from remediator.lease import Lease, LeaseSettings, since_boot
+from remediator.metrics import ACTION_RESULTS, ACTIONS
+from remediator.peer_keeper import BACKEND, PeerKeeper
+from remediator.placement import Choice
 from remediator.pod_label import PodLabel
 from remediator.policy import Policy
-from remediator.settings import DEFAULT_NAMESPACE
+from remediator.settings import DEFAULT_NAMESPACE, MEMORY
 
 if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from exporter.service.connections import Connections
     from remediator.cluster import Api
+    from remediator.election import Leadership
+    from remediator.metrics import Metrics
+    from remediator.peer_object import PeerRule
     from remediator.settings import Settings
 
 DRAIN_SECONDS = 2.0
@@ -44,12 +54,13 @@ Background = Callable[[], Coroutine[None, None, None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The parts, and what runs beside them: what keeps them current, and the one task that writes unasked.
+    """The parts, and what runs beside them: what keeps them current, and what writes without being asked.
 
-    `farewell` is done in this order once no request is under way any more and that task has ended.
+    `farewell` is done in this order once no request is under way any more and what is `unasked` has ended.
     """
 
     parts: Parts
+    unasked: tuple[Background, ...]
     background: tuple[Background, ...] = ()
     farewell: tuple[Callable[[], Awaitable[None]], ...] = field(default=())
 
@@ -60,7 +71,7 @@ def _clock() -> datetime:
 
 async def wire(settings: Settings, connections: Connections, stack: AsyncExitStack) -> Running:
     """Make what the settings ask for. Raises `UnavailableError` when there are no credentials for the cluster."""
-    if settings.backend == MemoryBackend.name:
+    if settings.backend == MEMORY:
         return _in_memory(settings)
     api = await stack.enter_async_context(connect(settings.kubeconfig))
     if settings.dry_run:
@@ -71,8 +82,22 @@ async def wire(settings: Settings, connections: Connections, stack: AsyncExitSta
 
 
 def _terms(settings: Settings) -> Terms:
-    policy = Policy(taint_key=settings.taint_key, max_effect=settings.max_effect)
+    policy = Policy(
+        taint_key=settings.taint_key, max_effect=settings.max_effect, node_no_execute=settings.node_no_execute
+    )
     return Terms(policy=policy, limits=settings.limits, cluster=settings.cluster)
+
+
+def _caches(settings: Settings, api: Api, changed: Callable[[], None]) -> Caches:
+    choice = Choice(settings.backend)
+    return Caches(api, driver=settings.driver, choice=choice, elapsed=time.monotonic, on_change=changed)
+
+
+def _backend(api: Api, caches: Caches) -> PerNodeBackend:
+    return PerNodeBackend(
+        rules=DeviceTaintRuleBackend(api, caches.records),
+        nodes=NodeTaintBackend(api, caches.node_cache, caches.node_records, _clock),
+    )
 
 
 def _in_memory(settings: Settings) -> Running:
@@ -87,7 +112,7 @@ def _in_memory(settings: Settings) -> Running:
         clock=_clock,
         elapsed=time.monotonic,
     )
-    return Running(parts=parts)
+    return Running(parts=parts, unasked=(parts.leveller.run,))
 
 
 def _dry_run(settings: Settings, api: Api) -> Running:
@@ -96,10 +121,11 @@ def _dry_run(settings: Settings, api: Api) -> Running:
     def changed() -> None:
         parts.leveller.poke()
 
-    caches = Caches(api, driver=settings.driver, elapsed=time.monotonic, on_change=changed)
+    caches = _caches(settings, api, changed)
+    real = _backend(api, caches)
     parts = assemble(
-        backend=DryRunBackend(caches.records, _clock),
-        held=caches.records.all,
+        backend=DryRunBackend(real, _clock),
+        held=real.records,
         surroundings=caches,
         fleet=caches,
         per_device=settings.per_device,
@@ -110,7 +136,7 @@ def _dry_run(settings: Settings, api: Api) -> Running:
         clock=_clock,
         elapsed=time.monotonic,
     )
-    return Running(parts=parts, background=(caches.run,))
+    return Running(parts=parts, unasked=(parts.leveller.run,), background=(caches.run,))
 
 
 def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Connections) -> Running:
@@ -119,8 +145,13 @@ def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Conne
 
     def changed() -> None:
         parts.leveller.poke()
+        keeper.poke()
 
-    caches = Caches(api, driver=settings.driver, elapsed=time.monotonic, on_change=changed)
+    def record_changed() -> None:
+        keeper.poke()
+
+    caches = _caches(settings, api, changed)
+    backend = _backend(api, caches)
     lease = Lease(
         lease_api,
         LeaseSettings(namespace=namespace, name=settings.lease_name, duration=settings.lease_duration, pod=pod),
@@ -137,17 +168,19 @@ def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Conne
 
     events = Events(api, instance=lease.identity, clock=_clock, elapsed=time.monotonic, count=count)
     parts = assemble(
-        backend=DeviceTaintRuleBackend(api, caches.records),
-        held=caches.records.all,
+        backend=backend,
+        held=backend.records,
         surroundings=caches,
         fleet=caches,
         per_device=settings.per_device,
         leadership=lease,
         terms=_terms(settings),
         traces=AllTraces((Audit(), events)),
+        on_record=record_changed,
         clock=_clock,
         elapsed=time.monotonic,
     )
+    keeper = _peers(api, caches, backend, lease, parts.metrics)
 
     async def give_the_lease_back() -> None:
         if not parts.writer.in_doubt():
@@ -158,8 +191,33 @@ def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Conne
 
     return Running(
         parts=parts,
+        unasked=(parts.leveller.run, keeper.run),
         background=(caches.run, lease.run, label.run, events.run),
         farewell=(give_the_lease_back, tell_the_rest),
+    )
+
+
+def _peers(api: Api, caches: Caches, backend: PerNodeBackend, leadership: Leadership, metrics: Metrics) -> PeerKeeper:
+    def wanted() -> Mapping[str, PeerRule]:
+        return peers.wanted(
+            records=backend.records(),
+            members=caches.ultraservers.members(),
+            inventory=caches.inventory,
+            nodes=caches.known_node,
+            held=caches.peer_rules.all(),
+        )
+
+    for action, result in product(ACTIONS, ACTION_RESULTS):
+        metrics.actions.labels(action, BACKEND, result)
+    return PeerKeeper(
+        api,
+        caches.peer_rules,
+        wanted=wanted,
+        version=lambda: caches.records.version,
+        not_ready=caches.not_ready,
+        leadership=leadership,
+        count=lambda action, result: metrics.actions.labels(action, BACKEND, result).inc(),
+        elapsed=time.monotonic,
     )
 
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from remediator.budget import LANDED_BY
-from remediator.decide import Action, Create, Delete, Replace, Update
+from remediator.decide import Action, Create, Delete, Levelling, Rename, Replace, Retire, Update
 from remediator.errors import ConflictError, Refusal, UnavailableError
 from remediator.records import NEVER
-from remediator.traces import CREATE, DELETE, UPDATE, VOID, Change
+from remediator.traces import CREATE, DELETE, RENAME, RETIRE, UPDATE, VOID, Change
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -89,8 +89,8 @@ class Writer:
         async with lock:
             yield
 
-    async def carry_out(self, action: Action) -> None:
-        """Write; the caller is `alone`. Raises `ConflictError` or `UnavailableError`.
+    async def carry_out(self, action: Action | Levelling) -> None:
+        """Write; the caller is `alone` with every record in it. Raises `ConflictError` or `UnavailableError`.
 
         There is no await between the decision and the reservation, so that no two decisions see the same room.
         """
@@ -107,6 +107,12 @@ class Writer:
                 await self._step(CREATE, record)
             case Delete(record):
                 await self._step(DELETE, record, reserved=False)
+            case Retire(record):
+                await self._step(DELETE, record, told_as=RETIRE, reserved=False)
+            case Rename(former, successor):
+                if successor is not None:
+                    await self.carry_out(successor)
+                await self._step(DELETE, former, told_as=RENAME, reserved=False)
 
     def saw(self, before: Record | None, after: Record | None) -> bool:
         """Note that a record came, changed or went; whether that is what is, or was, being written here.
@@ -148,7 +154,7 @@ class Writer:
                     self._budget.refused(key)
             raise
         finally:
-            self._metrics.actions.labels(step, self._backend.name, result).inc()
+            self._metrics.actions.labels(step, self._backend.name_of(record), result).inc()
         self._take_back(key, None)
         if told_as != VOID:
             self._budget.written(key)

@@ -26,13 +26,20 @@ class Backend(Protocol):
     known whether it was: ask again, every write may be repeated).
     """
 
-    name: str
+    names: tuple[str, ...]
+    """The ways it has to keep records: the values of the label `backend`."""
+
+    def name_of(self, record: Record) -> str:
+        """The way in which that record is, or is to be, kept."""
 
     def records(self) -> Iterable[Record]:
         """Every record there is."""
 
     def record(self, key: Key) -> Record | None:
         """The record of one fault, or None."""
+
+    def untidy(self, key: Key) -> bool:
+        """Whether writing the record as it is would tidy up after a move of it that was cut short."""
 
     async def refresh(self, key: Key) -> None:
         """Read one record anew from the cluster, after a conflict."""
@@ -45,3 +52,23 @@ class Backend(Protocol):
 
     async def delete(self, record: Record) -> None:
         """Remove the very version that was read; a record already gone is no error."""
+
+
+class TellingBackend(Backend, Protocol):
+    """A backend that tells of each record that comes, changes or goes."""
+
+    on_change: OnChange
+
+
+class OneWay:
+    """What is the same of every backend that keeps all its records in one way, which its class names."""
+
+    names: tuple[str, ...]
+
+    def name_of(self, record: Record) -> str:  # noqa: ARG002 - it is the same for all
+        """The one there is."""
+        return self.names[0]
+
+    def untidy(self, key: Key) -> bool:  # noqa: ARG002 - nothing moves here
+        """Never: a record is in one place."""
+        return False

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from remediator.backends import OnChange, ignore
+from remediator.backends import OnChange, OneWay, ignore
 from remediator.cluster import RESOURCE_API, Api, object_path
-from remediator.errors import Refusal, UnavailableError
+from remediator.errors import NotServedError, Refusal, UnavailableError
 from remediator.records import MANAGER, Key, Record, from_object, key_of, object_name, to_object
 from remediator.rules import Rule
 
@@ -24,8 +24,9 @@ _LOG = logging.getLogger(__name__)
 class RecordCache:
     """Our rules as last seen. Sees our own writes at once; an event older than what is held changes nothing.
 
-    `version` is the API version the rules are served in; empty until it has been discovered. `on_change(before, after,
-    ours)` is told of each record that comes, changes or goes; `ours` is false where others have removed its rule.
+    `version` is the API version the rules are served in; empty while they are not, as far as is known.
+    `on_change(before, after, ours)` is told of each record that comes, changes or goes; `ours` is false where others
+    have removed its rule.
     """
 
     def __init__(self) -> None:
@@ -139,10 +140,10 @@ def _version(record: Record) -> int:
     return int(record.stored.resource_version) if record.stored else 0
 
 
-class DeviceTaintRuleBackend:
+class DeviceTaintRuleBackend(OneWay):
     """Records in the cluster."""
 
-    name = "device-taint-rule"
+    names: tuple[str, ...] = ("device-taint-rule",)
 
     def __init__(self, api: Api, cache: RecordCache) -> None:
         self._api = api
@@ -166,7 +167,9 @@ class DeviceTaintRuleBackend:
         return self._cache.get(key)
 
     async def refresh(self, key: Key) -> None:
-        """Read one record anew from the cluster."""
+        """Read one record anew from the cluster; nothing to do while it serves no rules."""
+        if not self._cache.version:
+            return
         rule = await self._api.get(self._path(object_name(key)), Rule)
         if rule is None:
             held = self._cache.get(key)
@@ -183,8 +186,8 @@ class DeviceTaintRuleBackend:
 
     async def create(self, record: Record) -> None:
         """Make a rule that is not there; a conflict if it is."""
-        path = collection(self._cache.version)
-        self._cache.answered(await self._api.create(path, self._object(record), Rule, fieldManager=MANAGER))
+        rule = await self._api.create(self._collection(), self._object(record), Rule, fieldManager=MANAGER)
+        self._cache.answered(rule)
 
     async def update(self, record: Record) -> None:
         """Apply over the very version that was read."""
@@ -202,7 +205,12 @@ class DeviceTaintRuleBackend:
         self._cache.forget(stored.uid, stored.resource_version)
 
     def _path(self, name: str) -> str:
-        return object_path(collection(self._cache.version), name)
+        return object_path(self._collection(), name)
+
+    def _collection(self) -> str:
+        if not self._cache.version:
+            raise NotServedError("writing a rule: the API server serves no version of DeviceTaintRule")
+        return collection(self._cache.version)
 
     def _object(self, record: Record) -> dict[str, Any]:
         return to_object(record, f"resource.k8s.io/{self._cache.version}")

@@ -10,13 +10,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from remediator.backends import OnChange, ignore
+from remediator.backends import OnChange, OneWay, ignore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from datetime import datetime
 
-    from remediator.backends.device_taint_rule import RecordCache
+    from remediator.backends import TellingBackend
     from remediator.records import Key, Record
 
 
@@ -24,31 +24,31 @@ _FORGOTTEN_AFTER = timedelta(minutes=15)
 """Three repeats of an alert that still fires."""
 
 
-class DryRunBackend:
+class DryRunBackend(OneWay):
     """Reads the cluster, imagines the writes."""
 
-    name = "dry-run"
+    names: tuple[str, ...] = ("dry-run",)
 
-    def __init__(self, cache: RecordCache, clock: Callable[[], datetime]) -> None:
+    def __init__(self, real: TellingBackend, clock: Callable[[], datetime]) -> None:
         self.on_change: OnChange = ignore
-        self._cache = cache
+        self._real = real
         self._clock = clock
         # None: imagined to be gone.
         self._imagined: dict[Key, Record | None] = {}
         self._asked: dict[Key, datetime] = {}
-        cache.on_change = self._cluster_changed
+        real.on_change = self._cluster_changed
 
     def records(self) -> Iterable[Record]:
         """Every record, as it would be."""
         self._forget()
-        real = {record.key: record for record in self._cache.all()}
+        real = {record.key: record for record in self._real.records()}
         return tuple(record for record in (real | self._imagined).values() if record is not None)
 
     def record(self, key: Key) -> Record | None:
         """The record of one fault, as it would be."""
         if key in self._imagined:
             self._asked[key] = self._clock()
-        return self._imagined[key] if key in self._imagined else self._cache.get(key)
+        return self._imagined[key] if key in self._imagined else self._real.record(key)
 
     async def refresh(self, key: Key) -> None:
         """Nothing to do: nobody else writes what is imagined."""
@@ -77,7 +77,7 @@ class DryRunBackend:
         now = self._clock()
         for key in [key for key, asked in self._asked.items() if now - asked >= _FORGOTTEN_AFTER]:
             del self._asked[key]
-            self.on_change(self._imagined.pop(key), self._cache.get(key), True)
+            self.on_change(self._imagined.pop(key), self._real.record(key), True)
 
     def _cluster_changed(self, before: Record | None, after: Record | None, ours: bool) -> None:  # noqa: FBT001 - `OnChange`
         record = after or before

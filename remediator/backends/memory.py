@@ -10,19 +10,21 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from remediator.backends import OnChange, ignore
+from remediator.backends import OnChange, OneWay, ignore
 from remediator.errors import ConflictError
-from remediator.inventory import DeviceTaint, Node, NodeMetadata, Place, Target, locate
+from remediator.inventory import DeviceTaint, Node, NodeMetadata, locate
 from remediator.records import Key, Record, Stored, object_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
+    from remediator.targets import Place, Target
 
-class MemoryBackend:
+
+class MemoryBackend(OneWay):
     """A dict of records behind the backend protocol."""
 
-    name = "memory"
+    names: tuple[str, ...] = ("memory",)
 
     def __init__(self, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.on_change: OnChange = ignore
@@ -97,6 +99,10 @@ class AnyCluster:
     def nodes(self) -> Iterable[str]:
         """Every node that was asked for."""
         return tuple(self._asked)
+
+    def node_taints(self, node: str) -> Collection[DeviceTaint]:  # noqa: ARG002 - there are none on any
+        """None: nobody else taints."""
+        return ()
 
     def taints(self) -> Mapping[Place, Collection[DeviceTaint]]:
         """None: there is no driver."""
