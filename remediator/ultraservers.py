@@ -102,6 +102,7 @@ class UltraServers:
         self._sink = _Sink(on_change)
         self._watch: ListWatch[_UltraServer, _Members] | None = None
         self._without = False  # whether there are none that may be read
+        self._refused = False
 
     def members(self) -> Mapping[str, frozenset[str]] | None:
         """For each node that an object names, the nodes of its UltraServer, itself included; None if that is not known.
@@ -144,10 +145,13 @@ class UltraServers:
         return ""
 
     async def _readable(self, path: str) -> bool:
+        refused, self._refused = self._refused, False
         try:
             await self._api.get(path, _Anything, limit="1")
         except UnavailableError as error:
-            if error.refusal is not Refusal.FORBIDDEN:
+            self._refused = error.refusal is Refusal.FORBIDDEN
+            # Right after its start an API server refuses everybody: what is refused once is not known.
+            if not (self._refused and refused):
                 raise
             told = "reading NeuronUltraServers: not allowed, going by capacity blocks; expected the shipped ClusterRole"
             self._seldom.warning(told, extra={"error": str(error)})

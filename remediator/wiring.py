@@ -158,7 +158,7 @@ def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Conne
         elapsed=since_boot,
         clock=_clock,
         ready=lambda: caches.not_ready() is None,
-        on_leading=lambda: _each(caches.renew_records, label.look, parts.leveller.poke),
+        on_leading=lambda: _each(caches.renew_records, label.look, parts.leveller.poke, keeper.poke),
         on_demotion=lambda: _each(label.look, connections.close_idle),
     )
     label = PodLabel(lease_api, namespace=namespace, pod=pod, leads=lambda: lease.not_leading() is None)

@@ -13,8 +13,12 @@ from alerts.faults import Effect
 from remediator.backends.device_taint_rule import RecordCache
 from remediator.foreign_rules import ForeignRule, ForeignRules, Sorting
 from remediator.inventory import DeviceTaint
+from remediator.peer_object import PeerRule
+from remediator.peer_object import to_object as to_peer_object
+from remediator.peer_rules import PeerRules
 from remediator.records import MANAGED_BY, MANAGER, object_name, to_object
 from remediator.rules import Rule
+from remediator.targets import Target
 from tests.remediator.samples import DRIVER, NODE, Json, record
 from tests.stack import shapes
 
@@ -36,6 +40,12 @@ def theirs(name: str = "maintenance", effect: str = "NoSchedule", **selector: st
 def ours() -> Json:
     """A record's rule."""
     return to_object(record(), "resource.k8s.io/v1")
+
+
+def peers() -> Json:
+    """The flag on a peer."""
+    flag = PeerRule(source=NODE, source_uid="uid-1", peer="peer", target=Target(DRIVER, "peer", "neuron-node"))
+    return to_peer_object(flag, "resource.k8s.io/v1")
 
 
 def unmarked(rule: Json) -> Json:
@@ -96,7 +106,7 @@ def test_a_record_whose_mark_is_taken_away_is_a_record_no_more() -> None:
     records, foreign = RecordCache(), ForeignRules(DRIVER)
     gone: list[bool] = []
     records.on_change = lambda _before, after, by_us: gone.append(by_us) if after is None else None
-    sorting = Sorting(records, foreign)
+    sorting = Sorting(records, foreign, PeerRules())
     sorting.put(stored(ours(), 1))
     assert records.get(record().key)
     assert not foreign.all()
@@ -115,15 +125,24 @@ def test_our_mark_on_a_rule_that_names_no_fault_makes_no_record_and_hides_no_tai
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     records, foreign = RecordCache(), ForeignRules(DRIVER)
-    Sorting(records, foreign).put(stored(unreadable(ours()), 1))
+    Sorting(records, foreign, PeerRules()).put(stored(unreadable(ours()), 1))
     assert not records.all()
     assert names(foreign) == {"scratch"}
     assert "do not say which fault" in caplog.text
 
 
+def test_a_peer_rule_is_neither_a_record_nor_foreign(caplog: pytest.LogCaptureFixture) -> None:
+    records, foreign, peer_rules = RecordCache(), ForeignRules(DRIVER), PeerRules()
+    Sorting(records, foreign, peer_rules).put(stored(peers(), 1))
+    assert [one.metadata.name for one in peer_rules.all()] == [peers()["metadata"]["name"]]
+    assert not records.all()
+    assert not foreign.all()
+    assert not caplog.records
+
+
 def test_a_foreign_rule_is_none_of_the_records_business(caplog: pytest.LogCaptureFixture) -> None:
     records = RecordCache()
-    sorting = Sorting(records, ForeignRules(DRIVER))
+    sorting = Sorting(records, ForeignRules(DRIVER), PeerRules())
     sorting.put(stored(theirs(), 1))
     sorting.replace([stored(theirs(), 1)], "2")
     sorting.remove(stored(theirs(), 3))
@@ -137,16 +156,19 @@ _STATES: dict[str, Callable[[], Json]] = {
     "unreadable": lambda: unreadable(ours()),
     "theirs": theirs,
     "of-another-driver": lambda: theirs(driver="gpu.example"),
+    "peers": peers,
+    "unmarked-peers": lambda: unmarked(peers()),
 }
 _RECORDS = {"ours"}
-_SHOWN = {"unmarked", "unreadable", "theirs"}
+_PEERS = {"peers"}
+_SHOWN = {"unmarked", "unreadable", "theirs", "unmarked-peers"}
 
 
 @given(st.lists(st.tuples(st.sampled_from([*_STATES, "relisted"]), st.booleans()), max_size=15))
 def test_each_rule_is_where_it_belongs_after_any_events(events: list[tuple[str, Any]]) -> None:
     """A rule is made, changed by hands, deleted, made again; now and then the watch begins anew with a list."""
-    records, foreign = RecordCache(), ForeignRules(DRIVER)
-    sorting = Sorting(records, foreign)
+    records, foreign, peer_rules = RecordCache(), ForeignRules(DRIVER), PeerRules()
+    sorting = Sorting(records, foreign, peer_rules)
     there: dict[str, tuple[str, str]] = {}  # name → UID and state
     for version, (state, stays) in enumerate(events, 1):
         if state == "relisted":
@@ -164,5 +186,8 @@ def test_each_rule_is_where_it_belongs_after_any_events(events: list[tuple[str, 
         states = {name: state for name, (_, state) in there.items()}
         assert {one.stored.name for one in records.all() if one.stored} == {
             name for name, state in states.items() if state in _RECORDS
+        }
+        assert {one.metadata.name for one in peer_rules.all()} == {
+            name for name, state in states.items() if state in _PEERS
         }
         assert names(foreign) == {name for name, state in states.items() if state in _SHOWN}

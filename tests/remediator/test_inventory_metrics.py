@@ -25,9 +25,13 @@ from remediator.claims import ClaimObject, ClaimReader, Claims
 from remediator.cluster import connect
 from remediator.foreign_rules import ForeignRules, Sorting
 from remediator.inventory_metrics import InventoryCollector
+from remediator.peer_object import PeerRule
+from remediator.peer_object import to_object as to_peer_object
+from remediator.peer_rules import PeerRules
 from remediator.records import to_object
 from remediator.rules import Rule
 from remediator.slices import Compactor, SliceObject
+from remediator.targets import Target
 from tests.remediator.live import USER, running
 from tests.remediator.raw_cluster import Lines, RawCluster
 from tests.remediator.samples import DRIVER, NODE, TAINT_KEY, Json, record
@@ -67,6 +71,7 @@ class Memory:
     claims: Claims = field(default_factory=Claims)
     foreign_rules: ForeignRules = field(default_factory=lambda: ForeignRules(DRIVER))
     records: RecordCache = field(default_factory=RecordCache)
+    peer_rules: PeerRules = field(default_factory=PeerRules)
 
     def __post_init__(self) -> None:
         """Put the sinks in front of them, each with what makes the form it takes."""
@@ -75,7 +80,10 @@ class Memory:
         self.sinks: dict[str, tuple[Any, Callable[[Json], Any]]] = {
             "slices": (self.slices, lambda raw_: compact(decoded(raw_, SliceObject))),
             "claims": (self.claims, lambda raw_: read(decoded(raw_, ClaimObject))),
-            "rules": (Sorting(self.records, self.foreign_rules), lambda raw_: decoded(raw_, Rule)),
+            "rules": (
+                Sorting(self.records, self.foreign_rules, self.peer_rules),
+                lambda raw_: decoded(raw_, Rule),
+            ),
         }
 
     @property
@@ -160,6 +168,12 @@ def theirs(name: str = "maintenance", **selector: str) -> Json:
     return versioned(rule)
 
 
+def flag(source: str = "faulty", peer: str = NODE) -> Json:
+    """Our rule on a peer of a faulty node."""
+    rule = PeerRule(source=source, source_uid="uid-1", peer=peer, target=Target(DRIVER, peer, "neuron-node"))
+    return versioned(to_peer_object(rule, "resource.k8s.io/v1"), uid=f"uid-{source}-{peer}")
+
+
 def by_record(device: str, node: str = NODE) -> tuple[str, ...]:
     """The line of an hbm record."""
     return (node, device, TAINT_KEY, "hbm-uncorrectable-error", "NoExecute", "record")
@@ -213,6 +227,16 @@ def test_devices_of_two_pools_with_one_index_make_one_line() -> None:
     assert found["neuron_devices"] == {BUILD: 2}
     assert found["neuron_device_taint"] == {(NODE, "3", TAINT_KEY, "driver-says", "NoSchedule", "driver"): 1}
     assert found["neuron_device_consumer"] == {(NODE, "3", "ml", "train", "train-0"): 1}
+
+
+@pytest.mark.parametrize("slices", [(shapes.ultraserver_device("block-1", "trn2u.48xlarge"),), ()])
+def test_a_flag_on_a_peer_is_ours(slices: tuple[Json, ...]) -> None:
+    memory = Memory()
+    memory.put("slices", *(slice_of(device) for device in slices))
+    memory.put("rules", flag())
+    assert memory.page()["neuron_device_taint"] == {
+        (NODE, "neuron-node", "neuron.aws.com/peer-tainted", "faulty", "None", "record"): 1
+    }
 
 
 @pytest.mark.parametrize("target", ["neuron-node", "neuron-device-3"])
@@ -305,7 +329,9 @@ def _claims(draw: st.DrawFn) -> Json:
 
 @st.composite
 def _rules(draw: st.DrawFn) -> Json:
-    """A record's rule, or somebody else's with any selector."""
+    """A record's rule, the flag on a peer, or somebody else's with any selector."""
+    if draw(st.integers(0, 3)) == 0:
+        return flag(draw(st.sampled_from(["a", "b"])), draw(st.sampled_from(["a", "b"])))
     if draw(st.booleans()):
         rule = ours(draw(st.sampled_from(["s0-d0", "s0-d1", "neuron-node"])), draw(st.integers(0, 1)))
         rule["spec"]["deviceSelector"]["pool"] = draw(st.sampled_from(["a", "b"]))

@@ -1,7 +1,7 @@
 """What the shipped RBAC allows is what the code asks for, verb by verb.
 
-That nothing is missing, the tests on the real API server show: they run with these very rights. That nothing is too
-much, no run can show, so each verb stands here with what uses it.
+Each verb stands here with what uses it. That none is missing and none is idle, `tests/storms/test_rbac_is_real.py`
+shows on a real API server.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.remediator.cli.conftest import RIGHTS
@@ -26,6 +27,7 @@ USES: dict[Right, str] = {
     (_CLUSTER, "", "nodes", "get"): "node_cache: the live read, before a node is called unknown",
     (_CLUSTER, "", "nodes", "list"): "caches",
     (_CLUSTER, "", "nodes", "watch"): "caches",
+    (_CLUSTER, "", "nodes", "patch"): "node_taint: the records and the taint of a node whose devices no rule can taint",
     (_CLUSTER, _RESOURCE, "resourceslices", "list"): "caches",
     (_CLUSTER, _RESOURCE, "resourceslices", "watch"): "caches",
     (_CLUSTER, _RESOURCE, "resourceclaims", "list"): "caches",
@@ -36,6 +38,8 @@ USES: dict[Right, str] = {
     (_CLUSTER, _RESOURCE, "devicetaintrules", "create"): "the backend: a new record",
     (_CLUSTER, _RESOURCE, "devicetaintrules", "patch"): "the backend: server-side apply",
     (_CLUSTER, _RESOURCE, "devicetaintrules", "delete"): "the backend: a clear, or a void record",
+    (_CLUSTER, "neuron.aws.com", "neuronultraservers", "list"): "ultraservers: the nodes of each",
+    (_CLUSTER, "neuron.aws.com", "neuronultraservers", "watch"): "ultraservers: the nodes of each",
     (_OWN, "coordination.k8s.io", "leases", "get"): "lease: each look",
     (_OWN, "coordination.k8s.io", "leases", "create"): "lease: the first leader",
     (_OWN, "coordination.k8s.io", "leases", "update"): "lease: renewals",
@@ -59,12 +63,13 @@ def _shipped() -> list[Right]:
 
 
 def test_the_remediator_may_do_what_it_does_and_nothing_else() -> None:
-    shipped = [right for right in _shipped() if right[0] != "ClusterRole/neuron-taints-operator"]
+    shipped = [right for right in _shipped() if not right[0].startswith("ClusterRole/neuron-taints-")]
     assert Counter(shipped) == Counter(USES.keys())
 
 
-def test_an_operator_may_do_what_the_commands_do_and_nothing_else() -> None:
+@pytest.mark.parametrize("role", ["operator", "node-operator"])
+def test_an_operator_may_do_what_the_commands_do_and_nothing_else(role: str) -> None:
     """The tests of the commands run with `RIGHTS`."""
-    shipped = [right[1:] for right in _shipped() if right[0] == "ClusterRole/neuron-taints-operator"]
-    needed = [(group, resource, verb) for group, resource, verbs in RIGHTS["operator"] for verb in verbs]
+    shipped = [right[1:] for right in _shipped() if right[0] == f"ClusterRole/neuron-taints-{role}"]
+    needed = [(group, resource, verb) for group, resource, verbs in RIGHTS[role] for verb in verbs]
     assert Counter(shipped) == Counter(needed)

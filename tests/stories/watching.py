@@ -6,13 +6,16 @@ after the hold of 15 s; the deadlines leave room for a busy machine where the st
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from alerts.faults import FAULTS, Remediation
 from tests.stack.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tests.stack.controlplane import ControlPlane
     from tests.stack.kube import Admin
     from tests.stack.pipeline import Pipeline
 
@@ -20,6 +23,7 @@ Rule = dict[str, Any]
 
 TAINTED_WITHIN = 30.0
 CLEARED_WITHIN = 60.0
+KEY = "neuron.aws.com/device-unhealthy"
 
 
 def rule_of(admin: Admin, device: int, fault: str) -> Rule | None:
@@ -83,3 +87,55 @@ def record_of(pipeline: Pipeline, device: int, fault: str) -> dict[str, str]:
     found = records(pipeline, device, fault)
     assert len(found) == 1, f"expected one record of {fault} on device {device}, got {found}"
     return found[0]
+
+
+def moment(text: str) -> datetime:
+    """A time as Kubernetes writes it."""
+    return datetime.fromisoformat(text)
+
+
+def taint_added(rule: Rule) -> datetime:
+    """When the rule's taint began, which is what tolerations count from; the server keeps whole seconds."""
+    return moment(rule["spec"]["taint"]["timeAdded"])
+
+
+def passed(at: datetime) -> None:
+    """Wait until that time is over, where nothing else tells that enough of it has gone by."""
+    left = (at - datetime.now(UTC)).total_seconds()
+    becomes(lambda: datetime.now(UTC) > at, f"{left:.1f} s to pass", within=max(left, 0) + 1)
+
+
+def evictions(control_plane: ControlPlane, pod: str) -> list[datetime]:
+    """When the control plane asked for the deletion of that pod because of a device's taint, first to last.
+
+    The audit log is of the whole run, so no other test may give a pod the same name.
+    """
+    return [
+        moment(event["requestReceivedTimestamp"])
+        for event in control_plane.audit(verbs=("delete",), resource="pods")
+        if event["objectRef"]["name"] == pod and "device-taint-eviction-controller" in event.get("userAgent", "")
+    ]
+
+
+def eviction(control_plane: ControlPlane, pod: str, *, within: float = TAINTED_WITHIN) -> datetime:
+    """Wait for the pod's eviction, and return when the first one was asked for."""
+    found = wait_until(
+        lambda: evictions(control_plane, pod), timeout=within, what=f'pod "{pod}" to be evicted for a taint'
+    )
+    return found[0]
+
+
+def writes(control_plane: ControlPlane, rule: Rule) -> list[datetime]:
+    """When the remediator made, changed or removed rules of that name since this one is there, first to last."""
+    times = [
+        moment(event["requestReceivedTimestamp"])
+        for event in control_plane.audit(user="neuron-remediator", resource="devicetaintrules")
+        if event["objectRef"].get("name") == rule["metadata"]["name"]
+    ]
+    return [time for time in times if time >= moment(rule["metadata"]["creationTimestamp"])]
+
+
+def firing(node: str, device: int, fault: str, started: str) -> dict[str, Any]:
+    """The alert of a fault as Alertmanager sends it, for a node without an exporter or to say again what was said."""
+    labels = {"node": node, "device": str(device), "fault": fault, "remediation": str(Remediation.TAINT)}
+    return {"status": "firing", "labels": {"alertname": FAULTS[fault].alert} | labels, "startsAt": started}
