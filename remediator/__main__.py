@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 _COLLECT_AFTER = 50_000
 """New container objects before the collector looks for cycles; the default of 700 looks several times a request."""
 
+UNINSTALL = "uninstall"
+"""The one command of a process that otherwise serves."""
+
 _LOG = logging.getLogger("remediator")
 
 
@@ -50,11 +53,12 @@ async def _main(settings: Settings) -> None:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(run_for_ever()) for run_for_ever in background]
-                levelling = group.create_task(parts.leveller.run())
+                unasked = [group.create_task(write_for_ever()) for write_for_ever in running.unasked]
                 await serve(app, settings.listen_address, connections=connections)
                 # Nothing may be written any more when another replica is let in.
-                levelling.cancel()
-                await asyncio.wait([levelling])
+                for task in unasked:
+                    task.cancel()
+                await asyncio.wait(unasked)
                 for farewell in running.farewell:
                     await farewell()
                 for task in tasks:
@@ -76,13 +80,19 @@ def _told(settings: Settings) -> dict[str, object]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the remediator; returns the exit code."""
+    """Run the remediator, or the command that takes its objects away; returns the exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if list(arguments[:1]) == [UNINSTALL]:
+        # What it shows things with takes long to load, and is of no use to the service.
+        from remediator.cli.uninstall_command import process  # noqa: PLC0415
+
+        return process(arguments[1:])
     # What is loaded by now lives as long as the process, and a request makes far more objects than garbage cycles.
     gc.freeze()
     gc.set_threshold(_COLLECT_AFTER)
 
     async def start() -> None:
-        settings = settings_module.read(sys.argv[1:] if argv is None else argv, os.environ)
+        settings = settings_module.read(arguments, os.environ)
         logs.configure(settings.log_level, settings.log_format, audit=(AUDIT_LOGGER,))
         await _main(settings)
 

@@ -12,6 +12,7 @@ import msgspec
 
 from remediator.election import Sight
 from remediator.errors import Refusal, UnavailableError
+from remediator.records import MANAGED_BY, MANAGER
 
 Object = dict[str, Any]
 
@@ -48,8 +49,8 @@ def sight_of(lease: Object, name: str) -> Sight:
 
 
 def new(namespace: str, name: str) -> Object:
-    """Make a Lease nobody holds, to be held and created."""
-    metadata = {"namespace": namespace, "name": name}
+    """Make a Lease nobody holds, to be held and created. It carries our mark, as it goes when the product goes."""
+    metadata = {"namespace": namespace, "name": name, "labels": {MANAGED_BY: MANAGER}}
     return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": {}}
 
 

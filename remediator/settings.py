@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRAM = "neuron-remediator"
-DESCRIPTION = "Receive Alertmanager's webhook and put the mapped Kubernetes taint on exactly the faulty Neuron device."
+DESCRIPTION = (
+    "Receive Alertmanager's webhook and put the mapped Kubernetes taint on exactly the faulty Neuron device. "
+    "What it has put into a cluster is taken away by the command uninstall: see neuron-remediator uninstall --help."
+)
 ENV_PREFIX = "NEURON_REMEDIATOR_"
 
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")

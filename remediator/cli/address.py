@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 # The second spelling is how slices and targets call it, so that what is on the screen can be pasted.
 _DEVICE = re.compile(rf"(?:{NEURON_DEVICE}-)?(0|[1-9][0-9]{{0,3}})")
-_FAULT = re.compile(r"[a-z][a-z0-9_]{0,62}")
+FAULT = re.compile(r"[a-z][a-z0-9_]{0,62}")
+"""How a fault may be called."""
+
 _SHOWN = 60
 _PARTS = 3
 
@@ -48,7 +50,7 @@ def parse_address(text: str) -> Address:
     number = _DEVICE.fullmatch(device)
     if number is None:
         raise ValueError(f"expected a device number such as '3', got {shortened(device)}")
-    if fault is not None and not _FAULT.fullmatch(fault):
+    if fault is not None and not FAULT.fullmatch(fault):
         raise ValueError(f"expected a fault such as 'hbm', got {shortened(fault)}")
     return Address(node, int(number[1]), fault)
 

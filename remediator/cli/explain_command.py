@@ -49,10 +49,10 @@ def explain_command(about: Address, *, runbook_url: str, kubeconfig: Path | None
     """Explain a node or a device: what is wrong, what was done, why, what ends it, who is affected, what to do next.
 
     Everything is read from the cluster now. What may not be read is named, and the rest is told all the same; only
-    the right to list devicetaintrules is needed.
+    the right to list devicetaintrules is needed, and that to get the Node for what is recorded there.
     """
     picture = asyncio.run(_look(about, kubeconfig, driver))
-    check_fault(about, picture.rules)
+    check_fault(about, picture.held)
     told = explain(about, picture, kubeconfig=str(kubeconfig) if kubeconfig else None, runbooks=runbook_url)
     show_explanation(console(), told)
     return 0 if told.found else 1
@@ -63,29 +63,35 @@ async def _look(about: Address, kubeconfig: Path | None, driver: str) -> Picture
         return await look(cluster_, about, claims=True)
 
 
-async def look(cluster_: Cluster, about: Address, *, claims: bool) -> Picture:
-    """Read everything around an address; only the records must be readable."""
+async def look(cluster_: Cluster, about: Address, *, claims: bool = False, everywhere: bool = False) -> Picture:
+    """Read everything around an address; only the rules must be readable, where there are any.
+
+    `claims`: who uses devices; `everywhere`: the records on other Nodes too.
+    """
     rules = await cluster_.rules()
     unread: list[str] = []
 
-    async def attempt(reading: Awaitable[T]) -> T | None:
+    async def attempt(reading: Awaitable[T], of: str = "") -> T | None:
         try:
             return await reading
         except RemediatorError as error:
-            unread.append(str(error))
+            unread.append(f"{of}{error}")
             return None
 
     failed_before = len(unread)
     node = await attempt(cluster_.node(about.node))
     node_read = len(unread) == failed_before
+    others = await attempt(cluster_.nodes(), "records on other Nodes: ") if everywhere else None
+    nodes = [one for one in others or () if one.metadata.name != about.node]
+    held = cluster_.sorted_out(rules, [*nodes, *([node] if node else [])])
     missing = node_read and node is None
     return Picture(
         driver=cluster_.driver,
         now=datetime.now(UTC),
-        rules=rules,
+        held=held,
         node=node,
         node_read=node_read,
-        nodes=await cluster_.nodes(rules) if missing else frozenset(),
+        nodes=await cluster_.names(held) if missing else frozenset(),
         inventory=await attempt(cluster_.inventory(about.node)),
         claims=await attempt(cluster_.claims()) if claims else None,
         unread=tuple(unread),

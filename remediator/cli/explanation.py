@@ -7,16 +7,18 @@ affected, and the commands to go on with. How it looks is `remediator.cli.render
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from alerts.faults import FAULTS, WITHHELD
 from remediator.cli import standing
 from remediator.cli.listing import Table, entries, table
 from remediator.cli.next_steps import Command, commands, rule_name
+from remediator.cli.node_lines import Line, about_node
 from remediator.cli.picture import distinct
-from remediator.cli.words import counted, joined, no_such_node, plain, since, where
-from remediator.inventory import NEURON_NODE
+from remediator.cli.words import called, counted, joined, no_such_node, plain, since
+from remediator.node_records import ANNOTATION
 from remediator.records import Record, State
+from remediator.targets import NodeTarget, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -24,21 +26,15 @@ if TYPE_CHECKING:
     from alerts.faults import Effect
     from remediator.cli.address import Address
     from remediator.cli.picture import Picture
-    from remediator.inventory import Target
+    from remediator.targets import AnyTarget
 
 _FEW = 20
+_AFTER_DONE = 2
 _FEW_RECORDS = 3
 """More of them on a node are a table, and each is told of device by device."""
 
 RUNBOOKS = "alerts/runbooks"
 """Where the runbooks are in the repository."""
-
-
-class Line(NamedTuple):
-    """One statement under a short word."""
-
-    word: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +64,7 @@ def explain(
 
     `kubeconfig` is the file that the commands to copy must name, if any; `runbooks` is where the runbooks are.
     """
-    records = [record for record in picture.rules.records if address.names(record.key)]
+    records = [record for record in picture.held.records if address.names(record.key)]
     listed = _is_listed(address, picture)
     # What could not be read is not called missing.
     there = bool(records) or not (listed is False or (picture.node_read and picture.node is None))
@@ -79,7 +75,7 @@ def explain(
     next_steps = tuple(commands(address, records, picture, kubeconfig=kubeconfig, one_by_one=many))
     sections += [
         Section(title="In use now", lines=tuple(_uses(address, records, picture))),
-        Section(title="Node", lines=tuple(_node(address, picture))),
+        Section(title="Node", lines=tuple(about_node(address, picture))),
         Section(title="Next", commands=next_steps),
     ]
     if picture.unread:
@@ -96,7 +92,7 @@ def _title(address: Address, picture: Picture) -> str:
 
 def _table(records: list[Record], picture: Picture) -> Section:
     withheld = any(record.state is State.WITHHELD for record in records)
-    listed = entries(picture.rules._replace(records=tuple(records)), None, driver=picture.driver, about=None, states=())
+    listed = entries(picture.held._replace(records=tuple(records)), None, driver=picture.driver, about=None, states=())
     drawn = table(listed, now=picture.now, wide=False, sources=False, why=withheld)
     return Section(title=f"{counted(len(records), 'record')}, one fault on one device each", table=drawn)
 
@@ -113,8 +109,10 @@ def _of_record(record: Record, picture: Picture, runbooks: str) -> Section:
             "fired",
             f"first {since(record.first_fired, picture.now)}, the newest spell {since(record.last_fired, picture.now)}",
         ),
-        Line("rule", rule_name(record)),
+        Line("rule", rule_name(record)) if isinstance(record.target, Target) else Line("kept", _kept(record)),
     ]
+    if isinstance(record.target, NodeTarget):
+        lines.insert(_AFTER_DONE, Line("no rule", standing.instead_of_rule(record, picture)))
     if fault is not None:
         lines.append(Line("runbook", f"{runbooks}/{fault.alert}.md"))
     if record.state is State.WITHHELD:
@@ -124,6 +122,10 @@ def _of_record(record: Record, picture: Picture, runbooks: str) -> Section:
         lines=tuple(lines),
         effect=record.taint.effect,
     )
+
+
+def _kept(record: Record) -> str:
+    return f"in annotation {ANNOTATION} of Node {record.key.node}, with all records of the Node"
 
 
 def _is_listed(address: Address, picture: Picture) -> bool | None:
@@ -138,7 +140,7 @@ def _nothing(address: Address, picture: Picture, *, listed: bool | None) -> tupl
     lines = [Line("held", f"no fault of {address} is on record")]
     if listed is False:
         lines.append(Line("device", f"the slices of {address.node} list no device {address.device}"))
-    held = [f"{one.key.device}/{one.key.fault}" for one in picture.rules.records if one.key.node == address.node]
+    held = [f"{one.key.device}/{one.key.fault}" for one in picture.held.records if one.key.node == address.node]
     if held:
         lines.append(Line("but", f"held on this node: {joined(held[:_FEW])}"))
     device = "" if address.device is None else f',device="{address.device}"'
@@ -152,70 +154,35 @@ def _nothing(address: Address, picture: Picture, *, listed: bool | None) -> tupl
     return tuple(lines)
 
 
-def _targets(address: Address, records: Iterable[Record], picture: Picture) -> list[Target]:
-    targets = [record.target for record in records]
+def _devices(address: Address, records: Iterable[Record], picture: Picture) -> list[AnyTarget]:
+    """The devices whose users are asked for: of a Node that is tainted as a whole, the one that is faulty."""
+    targets: list[AnyTarget] = []
+    for record in records:
+        target = record.target
+        if isinstance(target, NodeTarget):
+            located = picture.inventory.locate(address.node, record.key.device) if picture.inventory else None
+            target = located if located is not None and located.placed else target.device
+        targets.append(target)
     if address.device is not None and picture.inventory is not None:
         targets.append(picture.inventory.locate(address.node, address.device))
     return distinct(targets)
 
 
-def _uses(address: Address, records: Iterable[Record], picture: Picture) -> Iterator[Line]:
+def _uses(address: Address, records: list[Record], picture: Picture) -> Iterator[Line]:
     if picture.claims is None:
         yield Line("users", "not known: ResourceClaims could not be read")
         return
-    targets = _targets(address, records, picture)
+    targets = _devices(address, records, picture)
     for target in targets:
         users = picture.claims.consumers(target.place)
         for user in users[:_FEW]:
             pod = f"pod {user.namespace}/{user.pod}" if user.pod else "no pod"
-            yield Line(plain(target.device), f"{pod}, by claim {user.namespace}/{user.claim}")
+            yield Line(called(target), f"{pod}, by claim {user.namespace}/{user.claim}")
         if len(users) > _FEW:
-            yield Line(plain(target.device), f"and {len(users) - _FEW} more")
+            yield Line(called(target), f"and {len(users) - _FEW} more")
         if not users:
-            yield Line(plain(target.device), "nobody: no allocated claim holds it")
+            yield Line(called(target), "nobody: no allocated claim holds it")
+    if any(record.disrupts and isinstance(record.target, NodeTarget) for record in records):
+        yield Line("the Node", "every pod on it, with or without a claim, has to do with a taint of the Node")
     if not targets:
         yield Line("users", "name a device (NODE/DEVICE) to see who uses it")
-
-
-def _node(address: Address, picture: Picture) -> Iterator[Line]:
-    node, inventory = picture.node, picture.inventory
-    if node is not None:
-        kind = f", {plain(node.instance_type)}" if node.instance_type else ""
-        yield Line("node", f"there since {since(node.metadata.creation_timestamp, picture.now)}{kind}")
-        yield Line("opted out", "yes: no taint of ours has an effect on it" if node.opted_out else "no")
-    elif picture.node_read:
-        yield Line("node", "there is no Node of that name")
-    if inventory is not None:
-        yield Line("slices", _slices(address.node, picture))
-        yield from _driver_taints(address, picture)
-    if address.device is not None and inventory is not None:
-        target = inventory.locate(address.node, address.device)
-        named = f"{plain(target.device)} of pool {plain(target.pool)} is the name it would have: no slice lists it"
-        yield Line("target", where(target) if target.placed else named)
-    for rule in picture.rules.others:
-        selector = rule.spec.device_selector
-        if selector.driver in ("", picture.driver) and selector.pool in ("", address.node):
-            taint = plain(f"{rule.spec.taint.key}:{rule.spec.taint.effect}")
-            yield Line(
-                "other rule", f"{plain(rule.metadata.name)} ({taint}) is not a record and may taint devices here"
-            )
-
-
-def _slices(node: str, picture: Picture) -> str:
-    inventory = picture.inventory
-    if inventory is None or node not in inventory.nodes():
-        return f"none of driver {picture.driver}: it does not run there, or has not come up since its last start"
-    if inventory.locate(node, 0).device == NEURON_NODE:
-        return "list the node as one device (UltraServer)"
-    return f"list {counted(inventory.targets(), 'device')}"
-
-
-def _driver_taints(address: Address, picture: Picture) -> Iterator[Line]:
-    inventory = picture.inventory
-    if inventory is None:
-        return
-    wanted = None if address.device is None else inventory.locate(address.node, address.device).place
-    for place, taints in sorted(inventory.taints().items()):
-        if wanted in (None, place):
-            said = joined(plain(f"{taint.key}={taint.value}:{taint.effect}") for taint in taints)
-            yield Line("driver", f"taints {plain(place.device)} itself: {said}")

@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from remediator.cli.listing import Entry, document, entries, nothing, table
+from remediator.cli.listing import NOT_SERVED, Entry, document, entries, nothing, table
 from remediator.cli.options import ADDRESS, check_fault, cluster_options
 from remediator.cli.reading import cluster
 from remediator.cli.rendering import console, say, show_json, show_table
-from remediator.cli.words import counted, joined, no_such_node, plain
-from remediator.errors import RemediatorError
+from remediator.cli.words import NODE_RIGHTS, counted, joined, no_such_node, plain
+from remediator.errors import Refusal, RemediatorError, UnavailableError
 from remediator.records import MANAGED_BY, MANAGER, State
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from remediator.cli.address import Address
-    from remediator.cli.picture import Rules
+    from remediator.cli.picture import Held
     from remediator.cli.reading import Cluster
+    from remediator.inventory import Node
 
 EPILOG = """\b
 Examples:
@@ -63,58 +65,84 @@ def list_command(
 ) -> int:
     """List what is tainted now: one row a record, which is one fault on one device.
 
-    AGE is how long the taint has had its present effect. A record in a state other than active has no effect, or a
-    weaker one than its fault asks for; an active one too, where the remediator's --max-effect caps it:
+    A taint is on one device, or, where column ON says so, on its Node as a whole, because no rule can taint the device
+    there. AGE is how long the taint has had its present effect. A record in a state other than active has no effect, or
+    a weaker one than its fault asks for; an active one too, where the remediator's --max-effect caps it:
     `neuron-taints explain` says why. WHY, with --state withheld, says in a word what it waits for.
+
+    In the JSON document, a target whose device is null is a Node as a whole; its pool is the Node, and it has no rule.
+    Records on Nodes are listed for who may list Nodes, or, with NODE, get that one; else what is missing is said.
     """
     chosen = [State(state) for state in states]
-    rules, found, missing = asyncio.run(
-        _read(about, chosen, everything=everything, kubeconfig=kubeconfig, driver=driver)
-    )
+    seen = asyncio.run(_read(about, chosen, everything=everything, kubeconfig=kubeconfig, driver=driver))
     if output == "json":
-        show_json([document(entry) for entry in found])
-    elif found:
-        drawn = table(
-            found, now=datetime.now(UTC), wide=output == "wide", sources=everything, why=State.WITHHELD in chosen
-        )
-        show_table(console(), drawn)
-    elif not missing:
+        show_json([document(entry) for entry in seen.found])
+    elif seen.found:
+        wide, why = output == "wide", State.WITHHELD in chosen
+        show_table(console(), table(seen.found, now=datetime.now(UTC), wide=wide, sources=everything, why=why))
+    elif not (seen.missing or seen.unread):
         say(console(sys.stderr), nothing(about, chosen, everything=everything))
-    if missing:
-        say(console(sys.stderr), missing)
-    _warn(rules)
-    return 1 if missing else 0
+    if seen.missing:
+        say(console(sys.stderr), seen.missing)
+    for note in _notes(seen):
+        say(console(sys.stderr), note)
+    return 1 if seen.missing else 0
+
+
+class _Seen(NamedTuple):
+    """What there is to list. `missing` says that its Node is not there at all, `unread` what could not be looked at."""
+
+    held: Held
+    found: list[Entry]
+    missing: str
+    unread: str
 
 
 async def _read(
     about: Address | None, states: list[State], *, everything: bool, kubeconfig: Path | None, driver: str
-) -> tuple[Rules, list[Entry], str]:
-    """Read what is to be listed; the text says that its Node is not there at all, else it is empty."""
+) -> _Seen:
     async with cluster(kubeconfig, driver) as cluster_:
         rules = await cluster_.rules()
+        nodes, unread = await _nodes(cluster_, about)
+        held = cluster_.sorted_out(rules, nodes)
         inventory = await cluster_.inventory(about.node if about else None) if everything else None
         if about is not None:
-            check_fault(about, rules)
-        found = entries(rules, inventory, driver=driver, about=about, states=states)
-        missing = "" if found or about is None else await _missing(cluster_, about.node, rules)
-        return rules, found, missing
-
-
-async def _missing(cluster_: Cluster, node: str, rules: Rules) -> str:
-    try:
-        if await cluster_.node(node) is not None:
-            return ""
-    except RemediatorError:
+            check_fault(about, held)
+        found = entries(held, inventory, driver=driver, about=about, states=states)
+        missing = ""
         # Who may not look at Nodes is told what is on record, which is nothing.
-        return ""
-    return f"{node}: {no_such_node(node, await cluster_.nodes(rules))}"
+        if about is not None and not (found or nodes or unread):
+            missing = f"{about.node}: {no_such_node(about.node, await cluster_.names(held))}"
+        return _Seen(held, found, missing, unread)
 
 
-def _warn(rules: Rules) -> None:
-    """Tell of rules that carry our mark and stand for nothing: they taint, and nothing will ever clear them."""
-    lost = [plain(rule.metadata.name) for rule in rules.others if rule.metadata.labels.get(MANAGED_BY) == MANAGER]
+async def _nodes(cluster_: Cluster, about: Address | None) -> tuple[list[Node], str]:
+    """Read the Nodes that are asked about, or say why they could not be."""
+    try:
+        if about is None:
+            return await cluster_.nodes(), ""
+        node = await cluster_.node(about.node)
+    except RemediatorError as error:
+        if cluster_.version is None:
+            # There is nowhere else to look.
+            raise
+        forbidden = isinstance(error, UnavailableError) and error.refusal is Refusal.FORBIDDEN
+        return [], plain(f"{error}{f'; {NODE_RIGHTS}' if forbidden else ''}")
+    return [] if node is None else [node], ""
+
+
+def _notes(seen: _Seen) -> Iterator[str]:
+    """What to know of the list: what is not in it, and what taints and will never be cleared by anything."""
+    held = seen.held
+    if not held.served:
+        yield NOT_SERVED
+    if seen.unread:
+        yield f"{'note' if seen.found else 'No record is a rule'}: records on Nodes are not listed: {seen.unread}"
+    lost = [plain(rule.metadata.name) for rule in held.others if rule.metadata.labels.get(MANAGED_BY) == MANAGER]
     if lost:
         text = (
             f"{counted(len(lost), 'rule')} with our mark no longer say which fault they stand for, and are not listed"
         )
-        say(console(sys.stderr), f"warning: {text}: {joined(lost)}; look at them with kubectl, and delete them by hand")
+        yield f"warning: {text}: {joined(lost)}; look at them with kubectl, and delete them by hand"
+    for damaged in held.damaged:
+        yield f"warning: {plain(damaged)}; its records are not listed, and firings make them anew"

@@ -1,6 +1,7 @@
-"""What is tainted, as rows: our records, the driver's own taints, other people's rules. Pure.
+"""What is tainted, as rows: our records, our flags on peers, the driver's own taints, other people's rules. Pure.
 
-The JSON document is public: a list of objects that all have the same fields, null where a field means nothing.
+The JSON document is public: a list of objects that all have the same fields, null where a field means nothing. Of a
+record that taints its Node as a whole, the target's pool is the Node, its device is null, and so is the rule.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from remediator.cli.words import age, plain, rfc3339, utc
 from remediator.level import NO_EVIDENCE, NO_ROOM
 from remediator.records import NEVER, State, object_name
+from remediator.targets import NodeTarget
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -18,13 +20,13 @@ if TYPE_CHECKING:
 
     from alerts.faults import Effect
     from remediator.cli.address import Address
-    from remediator.cli.picture import Rules
+    from remediator.cli.picture import Held
     from remediator.inventory import Inventory
     from remediator.records import Record
     from remediator.rules import Rule
 
-RECORD, DRIVER, RULE = "record", "driver", "rule"
-"""Where a taint comes from: a record of ours, the driver's own slice, a rule that is no record."""
+RECORD, DRIVER, PEER, RULE = "record", "driver", "peer", "rule"
+"""Where a taint comes from: a record of ours, the driver's own slice, our flag on a peer, a rule of somebody else."""
 
 _ANY = "*"
 _UNLISTED = "(no slice lists this device: the taint meets nothing)"
@@ -41,29 +43,35 @@ class Entry:
     value: str
     effect: str
     since: datetime
-    target: tuple[str, str, str]
+    target: tuple[str, str, str | None]
     rule: str | None = None
     record: Record | None = None
 
     @property
     def place(self) -> tuple[str, int, str]:
         """Where it stands in a list."""
-        return self.node, -1 if self.device is None else self.device, self.target[2]
+        return self.node, -1 if self.device is None else self.device, self.target[2] or ""
 
     @property
     def device_name(self) -> str:
         """How the device is called: its index, or the target's name."""
-        return plain(self.target[2]) if self.device is None else str(self.device)
+        return plain(self.target[2] or _ANY) if self.device is None else str(self.device)
+
+    @property
+    def on_node(self) -> bool:
+        """Whether it taints its Node as a whole."""
+        return self.target[2] is None
 
 
 def entries(
-    rules: Rules, inventory: Inventory | None, *, driver: str, about: Address | None, states: Collection[State]
+    held: Held, inventory: Inventory | None, *, driver: str, about: Address | None, states: Collection[State]
 ) -> list[Entry]:
     """What there is to be listed, sorted. Without an inventory, our records alone."""
-    found = [_of_record(record) for record in rules.records]
+    found = [_of_record(record) for record in held.records]
     if inventory is not None:
         found += _of_driver(inventory, driver)
-        found += [_of_rule(rule) for rule in rules.others if rule.spec.device_selector.driver in ("", driver)]
+        found += [_of_rule(rule, PEER) for rule in held.flags]
+        found += [_of_rule(rule, RULE) for rule in held.others if rule.spec.device_selector.driver in ("", driver)]
     chosen = (entry for entry in found if _is_about(entry, about) and _in_state(entry, states))
     return sorted(chosen, key=lambda entry: (*entry.place, str(entry.record.key) if entry.record else "", entry.source))
 
@@ -82,6 +90,8 @@ def _in_state(entry: Entry, states: Collection[State]) -> bool:
 
 def _of_record(record: Record) -> Entry:
     target = record.target
+    of_node = isinstance(target, NodeTarget)
+    device = target.device if isinstance(target, NodeTarget) else target
     return Entry(
         source=RECORD,
         node=record.key.node,
@@ -90,8 +100,8 @@ def _of_record(record: Record) -> Entry:
         value=record.taint.value,
         effect=record.taint.effect,
         since=record.tainted_since,
-        target=(target.driver, target.pool, target.device),
-        rule=record.stored.name if record.stored else object_name(record.key),
+        target=(device.driver, record.key.node, None) if of_node else (device.driver, device.pool, device.device),
+        rule=None if of_node else record.stored.name if record.stored else object_name(record.key),
         record=record,
     )
 
@@ -112,10 +122,10 @@ def _of_driver(inventory: Inventory, driver: str) -> Iterable[Entry]:
             )
 
 
-def _of_rule(rule: Rule) -> Entry:
+def _of_rule(rule: Rule, source: str) -> Entry:
     selector, taint = rule.spec.device_selector, rule.spec.taint
     return Entry(
-        source=RULE,
+        source=source,
         node=selector.pool or _ANY,
         device=None,
         key=taint.key,
@@ -166,16 +176,21 @@ class Table(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
 
-def table(listed: Iterable[Entry], *, now: datetime, wide: bool, sources: bool, why: bool = False) -> Table:
-    """The entries for people; `sources` says where each comes from, `why` in a word why it is withheld."""
+def table(listed: Collection[Entry], *, now: datetime, wide: bool, sources: bool, why: bool = False) -> Table:
+    """The entries for people; `sources` says where each comes from, `why` in a word why it is withheld.
+
+    Where any of them taints a Node as a whole, each says what it is on.
+    """
+    on = any(entry.on_node for entry in listed)
     headings: tuple[str, ...] = ("NODE", "DEVICE", "FAULT", "EFFECT", "STATE", "LATCHED", "AGE")
+    headings += ("ON",) if on else ()
     headings += ("SOURCE",) if sources else ()
     headings += ("WHY",) if why else ()
     headings += ("SINCE", "TARGET", "UNTIL", "BY", "REASON") if wide else ()
-    return Table(headings, tuple(_row(entry, now, wide=wide, sources=sources, why=why) for entry in listed))
+    return Table(headings, tuple(_row(entry, now, wide=wide, on=on, sources=sources, why=why) for entry in listed))
 
 
-def _row(entry: Entry, now: datetime, *, wide: bool, sources: bool, why: bool) -> tuple[str, ...]:
+def _row(entry: Entry, now: datetime, *, wide: bool, on: bool, sources: bool, why: bool) -> tuple[str, ...]:
     record = entry.record
     row: tuple[str, ...] = (
         plain(entry.node),
@@ -186,6 +201,7 @@ def _row(entry: Entry, now: datetime, *, wide: bool, sources: bool, why: bool) -
         ("yes" if record.latched else "no") if record else "-",
         age(entry.since, now),
     )
+    row += ("Node" if entry.on_node else "device",) if on else ()
     row += (entry.source,) if sources else ()
     row += (_why(record),) if why else ()
     if wide:
@@ -209,12 +225,20 @@ def _why(record: Record | None) -> str:
 
 
 def _target(entry: Entry) -> str:
+    if entry.on_node:
+        return f"Node {plain(entry.node)}"
     unlisted = entry.record is not None and not entry.record.target.placed
     return plain(f"{entry.target[1]}/{entry.target[2]}{f' {_UNLISTED}' if unlisted else ''}")
 
 
 def _effect(effect: Effect | str) -> str:
     return plain(str(effect))
+
+
+NOT_SERVED = (
+    "This cluster serves no DeviceTaintRules (resource.k8s.io): all records there can be are on Nodes, which are "
+    "tainted as a whole."
+)
 
 
 def nothing(about: Address | None, states: Collection[State], *, everything: bool) -> str:

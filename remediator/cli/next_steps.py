@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from alerts.faults import Effect
 from remediator.level import NO_ROOM
+from remediator.node_records import ANNOTATION
 from remediator.records import Record, State, object_name
+from remediator.targets import NodeTarget, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +25,9 @@ _FEW = 20
 _EVICTION = "DeviceTaintManagerEviction"
 """Reason of the Event that Kubernetes writes onto each pod it evicts for a device taint."""
 
+_NODE_EVICTION = "TaintManagerEviction"
+"""The same for a taint of a Node."""
+
 
 class Command(NamedTuple):
     """A command to copy, and what it is good for."""
@@ -34,6 +39,13 @@ class Command(NamedTuple):
 def rule_name(record: Record) -> str:
     """Name the record's DeviceTaintRule."""
     return record.stored.name if record.stored else object_name(record.key)
+
+
+def _get(record: Record) -> str:
+    """Arguments with which kubectl shows what bears the record."""
+    if isinstance(record.target, NodeTarget):
+        return f"get node {record.key.node} -o jsonpath='{{.metadata.annotations.{ANNOTATION}}}'"
+    return f"get devicetaintrule {rule_name(record)} -o yaml"
 
 
 def commands(
@@ -50,13 +62,9 @@ def commands(
             yield Command(f"{ours} explain {address.node}/{device}{option}", f"what to do about device {device}")
     else:
         for record in records:
-            yield Command(f"{kubectl} get devicetaintrule {rule_name(record)} -o yaml", f"the record of {record.key}")
+            yield Command(f"{kubectl} {_get(record)}", f"the record of {record.key}")
             yield from _for_state(record, picture, kubectl, f"{ours} {{}}{option}")
-    if any(record.taint.effect is Effect.NO_EXECUTE for record in records):
-        yield Command(
-            f"{kubectl} get events -A --field-selector reason={_EVICTION}",
-            "which pods were evicted for a tainted device, while the cluster keeps its Events (an hour unless set)",
-        )
+    yield from _disturbed(address, records, kubectl)
     if picture.node is not None:
         yield Command(f"{kubectl} describe node {address.node}", "its Events tell what was changed, and when")
     elif picture.node_read:
@@ -67,6 +75,21 @@ def commands(
         yield Command(f"{ours} list --all{option}", "everything that is tainted in the cluster")
         pods = f"{kubectl} get pods -A -o wide --field-selector spec.nodeName={address.node}"
         yield Command(pods, "whether the exporter and the DRA driver run on the node")
+
+
+def _disturbed(address: Address, records: list[Record], kubectl: str) -> Iterator[Command]:
+    """How to see whom the taints evicted, and whom they keep off."""
+    evicting = [record for record in records if record.taint.effect is Effect.NO_EXECUTE]
+    while_kept = "while the cluster keeps its Events (an hour unless set)"
+    if any(isinstance(record.target, Target) for record in evicting):
+        events = f"{kubectl} get events -A --field-selector reason={_EVICTION}"
+        yield Command(events, f"which pods were evicted for a tainted device, {while_kept}")
+    if any(isinstance(record.target, NodeTarget) for record in evicting):
+        events = f"{kubectl} get events -A --field-selector reason={_NODE_EVICTION}"
+        yield Command(events, f"which pods were evicted for a tainted Node, {while_kept}")
+    if any(record.disrupts and isinstance(record.target, NodeTarget) for record in records):
+        pods = f"{kubectl} get pods -A -o wide --field-selector spec.nodeName={address.node}"
+        yield Command(pods, "which pods are on the tainted Node")
 
 
 def _for_state(record: Record, picture: Picture, kubectl: str, ours: str) -> Iterator[Command]:

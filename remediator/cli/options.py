@@ -10,13 +10,15 @@ import click
 
 from alerts.faults import FAULTS
 from exporter.service.parsers import positive_duration
-from remediator.cli.address import Address, parse_address, shortened
+from remediator.cli.address import FAULT, Address, parse_address, shortened
 from remediator.names import is_subdomain
+from remediator.settings import ENV_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from remediator.cli.picture import Rules
+    from exporter.service.flags import Flag
+    from remediator.cli.picture import Held
 
 LONGEST_RELEASE = timedelta(days=7)
 """Who wants more wants the fault to be looked at again in between."""
@@ -86,9 +88,9 @@ RELEASE_TIME: click.ParamType[timedelta] = _Parsed("duration", _release_time)
 RUNBOOK_URL: click.ParamType[str] = _Parsed("url", _address_of_pages)
 
 
-def check_fault(about: Address, rules: Rules) -> None:
+def check_fault(about: Address, held: Held) -> None:
     """Refuse a fault that nobody knows; a newer remediator's records may have some that this version does not."""
-    if about.fault in (None, *FAULTS) or any(about.names(record.key) for record in rules.records):
+    if about.fault in (None, *FAULTS) or any(about.names(record.key) for record in held.records):
         return
     says = f"no fault {about.fault!r}; expected one of {', '.join(sorted(FAULTS))}"
     raise click.UsageError(says, click.get_current_context(silent=True))
@@ -111,3 +113,29 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
         metavar="FILE",
         help="Credentials of the cluster. By default as kubectl: $KUBECONFIG, ~/.kube/config, else the Pod's own.",
     )(command)
+
+
+def fault_name(text: str) -> str:
+    """Read the name of a fault that may have been in the table once; raises ValueError for what no fault is called."""
+    if not FAULT.fullmatch(text):
+        raise ValueError(f"expected a fault such as 'hbm', got {shortened(text)}")
+    return text
+
+
+FAULT_NAME: click.ParamType[str] = _Parsed("name", fault_name)
+
+
+def service_option(flag: Flag[Any], says: str | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a command an option that is called, read and set by environment as the service's flag is."""
+    name = flag.name.replace(".", "_").replace("-", "_")
+    return click.option(
+        f"--{flag.name}",
+        name,
+        type=_Parsed(flag.metavar.lower(), flag.parse),
+        default=flag.default or None,
+        show_default=bool(flag.default),
+        metavar=flag.metavar,
+        envvar=f"{ENV_PREFIX}{name.upper()}",
+        show_envvar=True,
+        help=says or f"{flag.help[:1].upper()}{flag.help[1:]}.",
+    )

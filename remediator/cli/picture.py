@@ -8,44 +8,59 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from remediator import node_records
+from remediator.peer_object import is_peer_rule
 from remediator.records import Record, from_object
+from remediator.targets import NodeTarget, lies_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
     from remediator.claims import Claims
-    from remediator.inventory import Inventory, Node, Place, Target
+    from remediator.inventory import Inventory, Node
     from remediator.rules import Rule
+    from remediator.targets import AnyTarget
 
 
-class Rules(NamedTuple):
-    """All rules: those that are records of ours, and all the others."""
+class Held(NamedTuple):
+    """All records that were found, on rules and on Nodes, and the rules that are none.
+
+    `flags` are our rules on peers of a faulty UltraServer node, `others` all the rest. `damaged` says of which Nodes
+    the records cannot be read; `served` is false where the cluster serves no rules.
+    """
 
     records: tuple[Record, ...]
-    others: tuple[Rule, ...]
+    others: tuple[Rule, ...] = ()
+    flags: tuple[Rule, ...] = ()
+    damaged: tuple[str, ...] = ()
+    served: bool = True
 
 
-def sorted_out(rules: Iterable[Rule]) -> Rules:
-    """Read the records out of the rules."""
+def sorted_out(rules: Iterable[Rule], nodes: Iterable[Node], *, driver: str, served: bool = True) -> Held:
+    """Read the records out of rules and Nodes."""
     records: list[Record] = []
     others: list[Rule] = []
+    flags: list[Rule] = []
+    damaged: list[str] = []
     for rule in rules:
         record = from_object(rule)
-        if record is None:
-            others.append(rule)
-        else:
+        if record is not None:
             records.append(record)
-    return Rules(tuple(sorted(records, key=lambda record: record.key)), tuple(others))
+        else:
+            (flags if is_peer_rule(rule) else others).append(rule)
+    for node in nodes:
+        try:
+            records += node_records.read(node, driver=driver).values()
+        except node_records.DamagedRecordsError as error:
+            damaged.append(str(error))
+    records.sort(key=lambda record: record.key)
+    return Held(tuple(records), tuple(others), tuple(flags), tuple(damaged), served)
 
 
-def distinct(targets: Iterable[Target]) -> list[Target]:
+def distinct(targets: Iterable[AnyTarget]) -> list[AnyTarget]:
     """Each thing that can be tainted once, in order: whether a slice has confirmed it makes no other of it."""
-    return list({_taintable(target): target for target in targets}.values())
-
-
-def _taintable(target: Target) -> tuple[str, Place]:
-    return target.driver, target.place
+    return list({(getattr(target, "driver", ""), target.place): target for target in targets}.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +72,7 @@ class Picture:
 
     driver: str
     now: datetime
-    rules: Rules
+    held: Held
     node: Node | None = None
     node_read: bool = False
     inventory: Inventory | None = None
@@ -70,16 +85,18 @@ class Picture:
         return self.node_read and (self.node is None or self.node.metadata.uid != record.node_uid)
 
     def lists(self, record: Record) -> bool | None:
-        """Whether a slice lists what the record taints; None where its node has no slices to say so."""
+        """Whether a slice lists the device of a record; None where its node has no slices to say so."""
         if self.inventory is None or record.key.node not in self.inventory.nodes():
             return None
+        if isinstance(record.target, NodeTarget):
+            return self.inventory.locate(record.key.node, record.key.device).placed
         return self.inventory.index_of(record.target.place) is not None
 
-    def others_on(self, target: Target, *, but: Iterable[Record] = ()) -> list[Record]:
-        """Records that keep the target tainted, without those."""
-        left_out, wanted = {record.key for record in but}, _taintable(target)
+    def others_on(self, target: AnyTarget, *, but: Iterable[Record] = ()) -> list[Record]:
+        """Records that keep the target tainted, or the Node it is in, without those."""
+        left_out = {record.key for record in but}
         return [
             record
-            for record in self.rules.records
-            if record.disrupts and _taintable(record.target) == wanted and record.key not in left_out
+            for record in self.held.records
+            if record.disrupts and lies_in(target, record.target) and record.key not in left_out
         ]

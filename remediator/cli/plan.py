@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from remediator.cli.picture import distinct
-from remediator.cli.words import joined, plain, until
+from remediator.cli.words import called, joined, kept_off_by_others, plain, until
 from remediator.decide import release
 from remediator.level import NO_ROOM
 from remediator.records import Record, State
+from remediator.targets import NodeTarget
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -105,10 +106,12 @@ def remarks(steps: list[Step], picture: Picture) -> list[str]:
     for target in distinct(record.target for record in released):
         stays = len(said)
         if others := picture.others_on(target, but=released):
-            said.append(f"{plain(target.device)} stays tainted by {joined(other.key for other in others)}")
+            said.append(f"{called(target)} stays tainted by {joined(other.key for other in others)}")
         taints = picture.inventory.taints().get(target.place, ()) if picture.inventory else ()
         if any(taint.disrupts for taint in taints):
-            said.append(f"{plain(target.device)} stays tainted by the driver itself, which no release lifts")
+            said.append(f"{called(target)} stays tainted by the driver itself, which no release lifts")
+        if isinstance(target, NodeTarget) and picture.node is not None:
+            said += [f"the Node stays tainted by others: {taint}" for taint in kept_off_by_others(picture.node)]
         freed = any(one.disrupts and one.target.place == target.place for one in released)
         room = room or (freed and len(said) == stays)
     waiting = _waiting(picture, released) if room else []
@@ -126,7 +129,7 @@ def _waiting(picture: Picture, released: list[Record]) -> list[Key]:
     left_out = {record.key for record in released}
     return [
         record.key
-        for record in picture.rules.records
+        for record in picture.held.records
         if record.state is State.WITHHELD
         and record.latched
         and record.reason.startswith(NO_ROOM)

@@ -18,17 +18,19 @@ import msgspec
 from remediator.backends.device_taint_rule import collection
 from remediator.caches import CLAIMS, SLICES
 from remediator.claims import ClaimObject, ClaimReader, Claims
-from remediator.cli.picture import Rules, sorted_out
+from remediator.cli.lease_watch import LEASES, LeaseObject, lease_path
+from remediator.cli.picture import Held, sorted_out
 from remediator.cluster import Api, connect, object_path, rule_version
-from remediator.errors import ExpiredError, Refusal, RemediatorError, UnavailableError
+from remediator.errors import ExpiredError, NotServedError, Refusal, RemediatorError, UnavailableError
 from remediator.inventory import Inventory, Node
 from remediator.listwatch import Page
 from remediator.node_cache import NODES
+from remediator.records import MANAGED_BY, MANAGER
 from remediator.rules import Rule
 from remediator.slices import Compactor, SliceObject
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterable
 
 T = TypeVar("T")
 
@@ -75,18 +77,34 @@ class Caller(NamedTuple):
 class Cluster:
     """One-shot reads. Raises `UnavailableError`, or `ExpiredError` where a list changed too fast to be read."""
 
-    def __init__(self, api: Api, driver: str, version: str) -> None:
+    def __init__(self, api: Api, driver: str, version: str | None) -> None:
         self.api = api
         self.driver = driver
         self.version = version
 
-    async def rules(self) -> Rules:
+    async def rules(self) -> list[Rule]:
         """Every DeviceTaintRule: a mark that a hand has removed is no reason not to show what taints."""
-        return sorted_out(await self._list(collection(self.version), Rule))
+        return await self._list(collection(self.version), Rule) if self.version else []
 
     async def node(self, name: str) -> Node | None:
         """The Node; None when the API server says that it is not there."""
         return await self.api.get(object_path(NODES, name), Node)
+
+    async def nodes(self) -> list[Node]:
+        """Every Node, for the records that are kept there."""
+        return await self._list(NODES, Node)
+
+    async def leases(self) -> list[LeaseObject]:
+        """Every Lease that carries our mark."""
+        return await self._list(LEASES, LeaseObject, labelSelector=f"{MANAGED_BY}={MANAGER}")
+
+    async def lease(self, namespace: str, name: str) -> LeaseObject | None:
+        """One Lease, whoever has made it; None when it is not there."""
+        return await self.api.get(lease_path(namespace, name), LeaseObject)
+
+    def sorted_out(self, rules: Iterable[Rule], nodes: Iterable[Node]) -> Held:
+        """Read the records out of rules and Nodes."""
+        return sorted_out(rules, nodes, driver=self.driver, served=self.version is not None)
 
     async def inventory(self, node: str | None = None) -> Inventory:
         """The driver's devices, of one node or of all."""
@@ -97,16 +115,16 @@ class Cluster:
             inventory.put(compact(wide))
         return inventory
 
-    async def nodes(self, rules: Rules) -> frozenset[str]:
+    async def names(self, held: Held) -> frozenset[str]:
         """Names of Nodes, to correct a wrong one by: those that have slices or records; fewer where it may not look.
 
-        An operator may not list Nodes themselves.
+        Not every operator may list Nodes themselves.
         """
-        held = frozenset(record.key.node for record in rules.records)
+        known = frozenset(record.key.node for record in held.records)
         try:
-            return held | (await self.inventory()).nodes()
+            return known | (await self.inventory()).nodes()
         except RemediatorError:
-            return held
+            return known
 
     async def claims(self) -> Claims:
         """Who uses what: the ResourceClaims of every namespace."""
@@ -149,10 +167,17 @@ class Cluster:
 
 @asynccontextmanager
 async def cluster(kubeconfig: Path | None, driver: str) -> AsyncIterator[Cluster]:
-    """Connect, and find out how rules are served."""
+    """Connect, and find out whether rules are served, and in which version."""
     async with AsyncExitStack() as stack:
         api = await _login_to(_file(kubeconfig), stack)
-        yield Cluster(api, driver, await rule_version(api))
+        yield Cluster(api, driver, await _rule_version(api))
+
+
+async def _rule_version(api: Api) -> str | None:
+    try:
+        return await rule_version(api)
+    except NotServedError:
+        return None
 
 
 async def _login_to(kubeconfig: Path | None, stack: AsyncExitStack) -> Api:

@@ -1,7 +1,8 @@
 """`neuron-taints release`: an operator's word that lifts a record for a time, or that takes that word back.
 
-Rights it needs: `list` and `get` of devicetaintrules, and `patch` of them (resource.k8s.io); `get` of nodes; to say
-what else keeps the target tainted, `list` of resourceslices. Nothing else is written.
+Rights it needs: `list` and `get` of devicetaintrules, and `patch` of them (resource.k8s.io); `get` of nodes, and for
+records that are kept there `list` and `patch` of them; to say what else keeps the target tainted, `list` of
+resourceslices. Nothing else is written.
 """
 
 from __future__ import annotations
@@ -40,8 +41,12 @@ Examples:
 Rights needed (ClusterRole neuron-taints-operator of deploy/rbac.yaml):
   resource.k8s.io  devicetaintrules  get, list, patch
   resource.k8s.io  resourceslices    list
-  (core)           nodes             get
+  (core)           nodes             get, list
   resource.k8s.io  resourceclaims    list    (for explain)
+
+\b
+Further rights needed where a Node is tainted as a whole (ClusterRole neuron-taints-node-operator):
+  (core)           nodes             get, list, patch
 """
 
 
@@ -136,7 +141,7 @@ def _check(about: Address, *, length: timedelta | None, reason: str | None, end:
 
 async def _plan(order: _Order, stack: AsyncExitStack, kubeconfig: Path | None, driver: str) -> _Plan:
     cluster_ = await stack.enter_async_context(cluster(kubeconfig, driver))
-    picture = await look(cluster_, order.about, claims=False)
+    picture = await look(cluster_, order.about, everywhere=True)
     if not picture.node_read:
         raise click.ClickException(f"{joined(picture.unread)}; a release needs to know which machine it is for")
     caller = await cluster_.caller()
@@ -146,8 +151,8 @@ async def _plan(order: _Order, stack: AsyncExitStack, kubeconfig: Path | None, d
         by=order.by or plain(caller.name),
         why=order.why,
     )
-    steps = [step(record, intent, picture.node) for record in picture.rules.records if order.about.names(record.key)]
-    check_fault(order.about, picture.rules)
+    steps = [step(record, intent, picture.node) for record in picture.held.records if order.about.names(record.key)]
+    check_fault(order.about, picture.held)
     if not steps:
         raise click.ClickException(_nothing_there(order.about, picture))
     if all(planned.refused for planned in steps):
@@ -158,7 +163,7 @@ async def _plan(order: _Order, stack: AsyncExitStack, kubeconfig: Path | None, d
 
 
 def _nothing_there(about: Address, picture: Picture) -> str:
-    held = [str(record.key) for record in picture.rules.records if record.key.node == about.node]
+    held = [str(record.key) for record in picture.held.records if record.key.node == about.node]
     there = f"held on this node: {joined(held)}" if held else "nothing is held on this node"
     if picture.node is None:
         there = no_such_node(about.node, picture.nodes)

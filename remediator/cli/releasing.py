@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from remediator.backends.device_taint_rule import DeviceTaintRuleBackend, RecordCache
 from remediator.cli.plan import Intent, Step, step
+from remediator.cli.stores import Stores
+from remediator.cli.words import NODE_RIGHTS
 from remediator.errors import ConflictError, Refusal, RemediatorError, UnavailableError
+from remediator.targets import NodeTarget
 
 if TYPE_CHECKING:
     from remediator.cli.reading import Cluster
@@ -62,45 +64,51 @@ async def carry_out(cluster: Cluster, steps: list[Step], intent: Intent, account
 
     What one record alone is to blame for concerns no other; when the API server fails, the rest is not tried.
     """
-    cache = RecordCache()
-    cache.version = cluster.version
-    backend = DeviceTaintRuleBackend(cluster.api, cache)
+    stores = Stores(cluster, intent.now)
     for planned, account in zip(steps, accounts, strict=True):
         if planned.update is None:
             account.close(_refusal(planned), planned.says)
             continue
         account.close(Fate.UNSURE, f"it was interrupted, and {_MAYBE}")
         try:
-            await _settle(cluster, backend, planned, intent, account)
+            await _settle(cluster, stores, planned, intent, account)
         except RemediatorError as error:
             certain = isinstance(error, UnavailableError) and error.refusal in _NOT_CARRIED_OUT
-            if not certain and await _landed(backend, planned.update):
+            if not certain and await _landed(stores, planned.update):
                 account.close(Fate.DONE)
                 continue
-            account.close(Fate.FAILED if certain else Fate.UNSURE, f"{error}{'' if certain else f'; {_MAYBE}'}")
+            account.close(Fate.FAILED if certain else Fate.UNSURE, f"{error}{_next(error, planned, certain=certain)}")
             return
 
 
-async def _landed(backend: DeviceTaintRuleBackend, update: Update) -> bool:
+def _next(error: RemediatorError, planned: Step, *, certain: bool) -> str:
+    if not certain:
+        return f"; {_MAYBE}"
+    forbidden = isinstance(error, UnavailableError) and error.refusal is Refusal.FORBIDDEN
+    return f"; {NODE_RIGHTS}" if forbidden and isinstance(planned.record.target, NodeTarget) else ""
+
+
+async def _landed(stores: Stores, update: Update) -> bool:
     """Whether a write whose answer was lost is seen to have been carried out. If not, it may still be on its way."""
     try:
-        current = await _read(backend, update.record.key)
+        current = await stores.of(update.record).read(update.record.key)
     except RemediatorError:
         return False
     return current is not None and _is_as_asked(current, update)
 
 
-async def _settle(
-    cluster: Cluster, backend: DeviceTaintRuleBackend, planned: Step, intent: Intent, account: Account
-) -> None:
+async def _settle(cluster: Cluster, stores: Stores, planned: Step, intent: Intent, account: Account) -> None:
     record = planned.record
+    store = stores.of(record)
     for _ in range(_ATTEMPTS):
         if planned.update is None:
             return account.close(_refusal(planned), planned.says)
         try:
-            await backend.update(planned.update.record)
+            await store.update(planned.record, planned.update.record)
         except ConflictError:
-            current = await _read(backend, record.key)
+            current = await store.read(record.key)
+            if current is None and await stores.other(record).read(record.key) is not None:
+                return account.close(Fate.REFUSED, "it was moved meanwhile; look at it again")
             if current is None:
                 return account.close(Fate.GONE, "its fault was cleared meanwhile")
             if not _is_same(current, record):
@@ -117,13 +125,11 @@ def _refusal(planned: Step) -> Fate:
     return Fate.NEEDLESS if planned.needless else Fate.REFUSED
 
 
-async def _read(backend: DeviceTaintRuleBackend, key: Key) -> Record | None:
-    await backend.refresh(key)
-    return backend.record(key)
-
-
 def _is_same(one: Record, other: Record) -> bool:
-    return one.stored is not None and other.stored is not None and one.stored.uid == other.stored.uid
+    if one.stored is None or other.stored is None or one.stored.uid != other.stored.uid:
+        return False
+    # On a Node, the UID is the Node's. A record's first firing stays what it was as long as there is the record.
+    return not isinstance(one.target, NodeTarget) or one.first_fired == other.first_fired
 
 
 def _is_as_asked(current: Record, update: Update) -> bool:

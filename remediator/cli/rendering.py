@@ -9,19 +9,21 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import contextmanager
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.padding import Padding
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table as Grid
 from rich.text import Text
 
 from alerts.faults import Effect
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from rich.console import RenderableType
 
@@ -54,9 +56,14 @@ def show_json(document: Any) -> None:
     sys.stdout.write(f"{json.dumps(document, indent=2, ensure_ascii=False)}\n")
 
 
+def fits(out: Console, table: Table) -> bool:
+    """Whether a table is no wider than the terminal."""
+    return _width(table.headings, table.rows) <= out.width
+
+
 def show_table(out: Console, table: Table) -> None:
     """Write a table. Where it is too wide, a node is a heading above its rows, and at last each row is a list."""
-    if _width(table.headings, table.rows) <= out.width:
+    if fits(out, table):
         _put(out, _grid(table.headings, table.rows))
         return
     headings = table.headings[1:]
@@ -127,6 +134,22 @@ def _show_section(out: Console, section: Section) -> None:
     for command in section.commands:
         out.print(Text(f"  $ {command.command}", style="cyan"), soft_wrap=True)
         _put(out, _indented(Text(command.purpose), 2 * _GAP))
+
+
+@contextmanager
+def progress(out: Console, doing: str, total: float) -> Iterator[Callable[[float], None]]:
+    """Show how far something has got, where somebody looks on; yields a way to say by how much more.
+
+    Where nobody does, it says once what is being done.
+    """
+    if not out.is_terminal:
+        say(out, f"{doing} …")
+        yield lambda _more: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=out, transient=True) as bar:
+        task = bar.add_task(doing, total=total)
+        yield lambda more: bar.advance(task, more)
 
 
 def say(out: Console, text: str, style: str = "") -> None:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 from alerts.faults import CLEARED, FAULTS, Effect
 from alerts.intervals import Intervals
 from remediator.budget import WINDOW, Limit
-from remediator.cli.words import MEANS, joined, plain, since, span, until, where
+from remediator.cli.words import joined, means, plain, since, span, until, where
 from remediator.level import NO_EVIDENCE, NO_ROOM
 from remediator.records import Record, State
+from remediator.targets import NodeTarget
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -21,6 +22,8 @@ _LIMITS = {
     Limit.NEW: f"as many targets had been newly disrupted within {span(WINDOW)} as its --budget.max-new allows",
 }
 _REPEAT = "Alertmanager's next repeat of its firing raises it (up to 5m with the shipped route)"
+_UNLESS_ALLOWED = "unless the remediator's --node-taint.allow-no-execute and --max-effect allow it"
+_RULES_NEED = "they need Kubernetes 1.37, or 1.36 with the DRADeviceTaintRules gate and resource.k8s.io/v1beta2"
 _LATCHED = "It is latched: it rises by itself as soon as there is room"
 
 
@@ -34,10 +37,26 @@ def done(record: Record, picture: Picture) -> str:
     """What automation has done."""
     effect, target = record.taint.effect, where(record.target, listed=picture.lists(record))
     if not record.disrupts:
-        return f"no effect on {target}: {MEANS[effect]}"
+        return f"no effect on {target}: {means(record)}"
     others = picture.others_on(record.target, but=[record])
     also = f"; also held there by {joined(other.key for other in others)}" if others else ""
-    return f"tainted {effect} since {since(record.tainted_since, picture.now)} on {target}: {MEANS[effect]}{also}"
+    return f"tainted {effect} since {since(record.tainted_since, picture.now)} on {target}: {means(record)}{also}"
+
+
+def instead_of_rule(record: Record, picture: Picture) -> str:
+    """Why the Node is tainted as a whole, and not the device by a rule."""
+    if not picture.held.served:
+        return f"this cluster serves no DeviceTaintRules, by which the device alone could be tainted; {_RULES_NEED}"
+    listed = picture.lists(record)
+    if listed is None and picture.inventory is None:
+        return "whether a rule could single the device out is not known: ResourceSlices could not be read"
+    if listed:
+        return (
+            "slices list the device: unless the remediator's --backend asks for taints of Nodes, it moves the record "
+            "to a rule within seconds"
+        )
+    known = "have no such device" if listed is False else f"are not there: driver {picture.driver} does not run there"
+    return f"a rule would select the device in the node's slices, and these {known}"
 
 
 def why(record: Record, picture: Picture) -> str:
@@ -55,6 +74,8 @@ def _active(record: Record, _now: datetime) -> str:
     alert = plain(record.reason) or "its alert"
     if fault is None or record.taint.effect is fault.effect:
         return f"this is what {alert} leads to"
+    if isinstance(record.target, NodeTarget) and record.taint.effect is Effect.NO_SCHEDULE:
+        return f"{alert} leads to {fault.effect}, and a taint of a Node has no more than NoSchedule {_UNLESS_ALLOWED}"
     return f"{alert} leads to {fault.effect}, and the remediator's --max-effect allows {record.taint.effect} at most"
 
 
@@ -64,8 +85,13 @@ def _withheld(record: Record, now: datetime) -> str:
         limit = record.reason.removeprefix(NO_ROOM)
         said = _LIMITS[Limit(limit)] if limit in list(Limit) else f"the limit {plain(limit)!r} of its budget is reached"
         return f"when it last fired, {since(record.last_fired, now)}, {said}{weaker}. {_room(record)}"
+    fault = FAULTS.get(record.key.fault)
+    if record.reason == NO_EVIDENCE and fault is not None and record.taint.effect is fault.effect:
+        return f"its taint is to have another key or another place, and the fault has not fired since; {_REPEAT}"
     if record.reason == NO_EVIDENCE:
         return f"it would be stronger, but the fault has not fired since{weaker}; with room, {_REPEAT}"
+    if isinstance(record.target, NodeTarget):
+        return f"its taint or its annotation was changed by hand; the next firing writes it anew{weaker}"
     return f"its rule was changed by hand or is being deleted; the next firing writes it anew{weaker}"
 
 
@@ -75,7 +101,12 @@ def _room(record: Record) -> str:
     return f"Whether there is room now: {gauges}. {_LATCHED if record.latched else f'With room, {_REPEAT}'}"
 
 
-def _covered(_record: Record, _now: datetime) -> str:
+def _covered(record: Record, _now: datetime) -> str:
+    if isinstance(record.target, NodeTarget):
+        return (
+            "a taint on the Node that is not ours, or the driver's own on the device, is at least as strong, so ours "
+            "has no effect"
+        )
     return "the driver's own taint on this target is at least as strong, so ours has no effect"
 
 

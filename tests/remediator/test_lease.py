@@ -289,7 +289,7 @@ class TroubledServer:
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if request.method == "GET":
-            missing = {"kind": "Status", "reason": "NotFound"}
+            missing = {"kind": "Status", "reason": "NotFound", "details": {"name": "it"}}
             return web.json_response(self.lease or missing, status=200 if self.lease else 404)
         body = json.loads(await request.read())
         expected = self.lease["metadata"]["resourceVersion"] if self.lease else None

@@ -7,12 +7,17 @@ import ssl
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import yaml
 
+from alerts.faults import Effect
 from remediator.cli.__main__ import run
-from remediator.records import object_name, to_object
-from tests.remediator.samples import NODE, record
+from remediator.inventory import Node
+from remediator.node_records import node_target, patch, read
+from remediator.records import Key, object_name, to_object
+from remediator.targets import Target
+from tests.remediator.samples import DRIVER, NODE, STARTED, record
 from tests.stack.client import Client
 from tests.stack.http import request
 
@@ -20,19 +25,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from remediator.records import Key, Record
+    from remediator.records import Record
     from tests.remediator.samples import Json
     from tests.stack.controlplane import ControlPlane
     from tests.stack.kube import Admin
 
 _RESOURCE = "resource.k8s.io"
-RIGHTS: dict[str, list[tuple[str, str, tuple[str, ...]]]] = {
+Rights = list[tuple[str, str, tuple[str, ...]]]
+_OPERATOR: Rights = [
+    (_RESOURCE, "devicetaintrules", ("get", "list", "patch")),
+    (_RESOURCE, "resourceslices", ("list",)),
+    ("", "nodes", ("get", "list")),
+    (_RESOURCE, "resourceclaims", ("list",)),
+]
+_NODE_OPERATOR: Rights = [("", "nodes", ("get", "list", "patch"))]
+RIGHTS: dict[str, Rights] = {
     # As `neuron-taints release --help` lists them.
-    "operator": [
-        (_RESOURCE, "devicetaintrules", ("get", "list", "patch")),
+    "operator": _OPERATOR,
+    "node-operator": _NODE_OPERATOR,
+    "both": _OPERATOR + _NODE_OPERATOR,
+    # As `neuron-remediator uninstall --help` lists them.
+    "uninstaller": [
+        (_RESOURCE, "devicetaintrules", ("get", "list", "delete")),
+        ("", "nodes", ("get", "list", "patch")),
+        ("coordination.k8s.io", "leases", ("get", "list", "delete")),
         (_RESOURCE, "resourceslices", ("list",)),
-        ("", "nodes", ("get",)),
-        (_RESOURCE, "resourceclaims", ("list",)),
     ],
     "onlooker": [(_RESOURCE, "devicetaintrules", ("get", "list")), ("", "nodes", ("get",))],
     "nobody": [],
@@ -143,11 +160,38 @@ class Held:
         """Make a record as the remediator would have."""
         made: Record = record(fault, node_uid=self.uid)
         key = replace(made.key, device=device, node=node)
-        target = replace(made.target, device=f"neuron-device-{device}", pool=node)
+        target = Target(DRIVER, node, f"neuron-device-{device}")
         standard: dict[str, Any] = {"key": key, "target": target}
         made = replace(made, **(standard | changes))
         self.admin.create(to_object(made, "resource.k8s.io/v1"))
         return made.key
+
+    def put_on_node(
+        self, fault: str = "hbm", device: int = 3, *, effect: Effect = Effect.NO_SCHEDULE, **changes: Any
+    ) -> Key:
+        """Make a record on the Node itself as the remediator would have, with its taint; others there stay."""
+        made = record(fault, node_uid=self.uid)
+        target = node_target(DRIVER, NODE, device)
+        taint = replace(made.taint, effect=effect)
+        standard: dict[str, Any] = {
+            "key": Key(NODE, device, fault),
+            "target": target,
+            "taint": taint,
+            "tainted_since": STARTED,
+        }
+        made = replace(made, **(standard | changes))
+        node = self.node()
+        records = read(node, driver=DRIVER) | {made.key: made}
+        self.admin.patch("Node", NODE, patch(node, records.values(), now=STARTED))
+        return made.key
+
+    def node(self) -> Node:
+        """The sample node as the commands read it."""
+        return msgspec.convert(self.admin.get("Node", NODE), Node)
+
+    def on_node(self, key: Key) -> Record:
+        """A record of the sample node."""
+        return read(self.node(), driver=DRIVER)[key]
 
     def rule(self, key: Key) -> Json:
         """The record's rule as the API server has it."""
@@ -158,7 +202,26 @@ class Held:
         return str(self.rule(key)["metadata"]["annotations"].get(f"neuron-remediator/{name}", ""))
 
 
+def written_by(control_plane: ControlPlane, file: Path) -> list[tuple[str, str, str]]:
+    """What somebody who logged in with that file has written so far: verb, resource, name.
+
+    The API server's own questions about itself, such as who one is, are no writes.
+    """
+    who = f"system:serviceaccount:default:{file.stem}"
+    events = [event for event in control_plane.audit() if event["user"]["username"] == who]
+    return [
+        (event["verb"], event["objectRef"]["resource"], event["objectRef"]["name"])
+        for event in events
+        if event["objectRef"]["resource"] != "selfsubjectreviews"
+    ]
+
+
 @pytest.fixture
 def held(admin: Admin) -> Held:
     """Give the sample node on the real API server, with sixteen devices and no record yet."""
+    return held_on(admin)
+
+
+def held_on(admin: Admin) -> Held:
+    """Make the sample node on a cluster."""
     return Held(admin, str(admin.node(NODE)["metadata"]["uid"]))

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from alerts.faults import Effect
-from remediator.cli.picture import Picture, Rules
+from remediator.cli.picture import Held, Picture
 from remediator.inventory import Inventory
 from remediator.records import State
-from tests.remediator.samples import DRIVER, NOW, device, node, record, resource_slice
+from remediator.targets import Target
+from tests.remediator.samples import DRIVER, NODE, NOW, device, node, record, resource_slice
 
 if TYPE_CHECKING:
     from remediator.inventory import Device
@@ -26,7 +27,7 @@ def held(fault: str = "hbm", state: State = State.ACTIVE, *, number: int = 3, **
     if state is not State.ACTIVE:
         made = replace(made, taint=replace(made.taint, effect=Effect.NONE))
     key = replace(made.key, device=number)
-    target = replace(made.target, device=f"neuron-device-{number}")
+    target = Target(DRIVER, NODE, f"neuron-device-{number}")
     standard: dict[str, Any] = {"key": key, "target": target, "tainted_since": SINCE}
     return replace(made, **(standard | changes))
 
@@ -50,7 +51,7 @@ def picture(*records: Record, **changes: Any) -> Picture:
     standard: dict[str, Any] = {
         "driver": DRIVER,
         "now": NOW,
-        "rules": Rules(tuple(sorted(records, key=lambda one: one.key)), ()),
+        "held": Held(tuple(sorted(records, key=lambda one: one.key))),
         "node": node(),
         "node_read": True,
         "inventory": inventory(),

@@ -18,7 +18,7 @@ from remediator.claims import Claim, Claims, Holding
 from remediator.cli.address import Address
 from remediator.cli.explanation import Explanation, explain
 from remediator.cli.listing import document, entries, table
-from remediator.cli.picture import Rules
+from remediator.cli.picture import Held
 from remediator.cli.plan import Intent, remarks, step
 from remediator.cli.rendering import show_explanation, show_table
 from remediator.cli.words import plain, span
@@ -307,7 +307,7 @@ def test_many_records_of_a_device_are_each_explained() -> None:
 
 def test_a_list_is_sorted_by_number_and_filtered() -> None:
     records = [held(number=10), held("sram"), held("link_efa", number=2), released(number=1)]
-    rules = Rules(tuple(records), ())
+    rules = Held(tuple(records), ())
 
     def listed(about: Address | None = None, *states: State) -> list[str]:
         found = entries(rules, None, driver=DRIVER, about=about, states=states)
@@ -320,7 +320,7 @@ def test_a_list_is_sorted_by_number_and_filtered() -> None:
 
 
 def test_a_released_record_says_until_when() -> None:
-    (entry,) = entries(Rules((released(),), ()), None, driver=DRIVER, about=None, states=())
+    (entry,) = entries(Held((released(),), ()), None, driver=DRIVER, about=None, states=())
     told = document(entry)
     assert (told["released_until"], told["released_by"]) == ("2026-11-30T16:00:00Z", "alice")
     assert (told["effect"], told["latched"], told["tainted_since"]) == ("None", False, "2026-11-30T09:00:00Z")
@@ -339,14 +339,14 @@ def test_a_released_record_says_until_when() -> None:
     ],
 )
 def test_why_a_record_is_withheld_is_a_word_in_the_table(record: Record, why: str) -> None:
-    listed = entries(Rules((record,), ()), None, driver=DRIVER, about=None, states=())
+    listed = entries(Held((record,), ()), None, driver=DRIVER, about=None, states=())
     drawn = table(listed, now=NOW, wide=False, sources=False, why=True)
     assert (drawn.headings[-1], drawn.rows[0][-1]) == ("WHY", why)
 
 
 def test_a_target_that_no_slice_lists_is_said_to_be_one() -> None:
     records = held(number=1), held(target=replace(held().target, placed=False))
-    listed = entries(Rules(records, ()), None, driver=DRIVER, about=None, states=())
+    listed = entries(Held(records, ()), None, driver=DRIVER, about=None, states=())
     drawn = table(listed, now=NOW, wide=True, sources=False)
     assert [row[drawn.headings.index("TARGET")] for row in drawn.rows] == [
         f"{NODE}/neuron-device-1",
@@ -359,7 +359,7 @@ def test_any_width_shows_every_word_and_no_escape(width: int, wide: bool, reason
     record = replace(held("firmware_service_processor"), state=state, reason=reason, released_by=reason)
     out = StringIO()
     console = Console(file=out, width=width, color_system=None, highlight=False, markup=False, emoji=False)
-    listed = entries(Rules((record,), ()), None, driver=DRIVER, about=None, states=())
+    listed = entries(Held((record,), ()), None, driver=DRIVER, about=None, states=())
     show_table(console, table(listed, now=NOW, wide=wide, sources=False))
     show_explanation(console, explain(HERE, picture(record)))
     shown = out.getvalue()
@@ -486,7 +486,6 @@ def test_spans_are_short(seconds: int, text: str) -> None:
 
 def test_fields_of_the_document_are_all_there() -> None:
     found: list[dict[str, Any]] = [
-        document(entry)
-        for entry in entries(Rules((held(), released()), ()), None, driver=DRIVER, about=None, states=())
+        document(entry) for entry in entries(Held((held(), released()), ()), None, driver=DRIVER, about=None, states=())
     ]
     assert found[0].keys() == found[1].keys()

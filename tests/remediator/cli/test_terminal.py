@@ -73,14 +73,17 @@ class Terminal:
 
 @contextmanager
 def terminal(
-    *arguments: str, width: int = 80, environment: Mapping[str, str] = MappingProxyType({})
+    *arguments: str,
+    width: int = 80,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    command: tuple[str, ...] = COMMAND,
 ) -> Iterator[Terminal]:
     """Run a command line on a terminal of that width."""
     outer, inner = pty.openpty()
     termios.tcsetwinsize(inner, (40, width))
     base = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS", "FORCE_COLOR")}
     process = subprocess.Popen(  # its session has the terminal, so that Ctrl-C comes as a signal
-        (*COMMAND, *arguments),
+        (*command, *arguments),
         stdin=inner,
         stdout=inner,
         stderr=inner,

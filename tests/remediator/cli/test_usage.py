@@ -197,5 +197,5 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_help_lists_the_rights_that_suffice(taints: Taints) -> None:
     """The other tests act as an operator with these rights and no others."""
     listed = taints("release", "--help").out.partition("Rights needed")[2]
-    for group, plural, verbs in RIGHTS["operator"]:
+    for group, plural, verbs in RIGHTS["both"]:
         assert re.search(rf"^ +{group or re.escape('(core)')} +{plural} +{', '.join(verbs)}\b", listed, re.MULTILINE)
