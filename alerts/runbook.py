@@ -36,14 +36,17 @@ $impact
 
 The remediator answers this alert with a taint of effect `$effect`, which
 $consequence.
-On an UltraServer the taint is on the node's single `neuron-node` device, so it covers the whole node.
+On an UltraServer the taint is on the node's single `neuron-node` device, so it covers the whole node. Where the cluster
+serves no DeviceTaintRule, or the node has no Neuron slice, the Node itself is tainted, with `NoSchedule` at most unless
+the operator allows more.
 
 ## Diagnosis
 
 * See what was done, who uses the device, and what will end it:
   `neuron-taints explain <node>/<device>`
 * See the object that stands for this fault in the cluster:
-  `kubectl get devicetaintrule neuron-health.<node>.<device>.$object -o yaml`
+  `kubectl get devicetaintrule neuron-health.<node>.<device>.$object -o yaml`, or, where the Node is
+  tainted, `kubectl get node <node> -o jsonpath='{.spec.taints}{.metadata.annotations.neuron-remediator/records}'`
 $reading$diagnosis
 
 ## Mitigation
