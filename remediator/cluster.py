@@ -287,18 +287,30 @@ def object_path(collection: str, name: str) -> str:
 async def rule_version(api: Api) -> str:
     """Find the API version that serves DeviceTaintRule here; the best one if several do.
 
-    Raises `NotServedError` when none does.
+    Raises `NotServedError` when none does: when the API server has said what it serves, and they are not among it. A
+    404 is no such word, as anybody in between may have said it.
     """
-    group = await api.get(RESOURCE_API, _Group)
-    served = {version.version for version in group.versions} if group else set()
+    group = await _discovery(api, RESOURCE_API, _Group)
+    served = {version.version for version in group.versions}
     for version in RULE_VERSIONS:
-        listed = await api.get(f"{RESOURCE_API}/{version}", _ResourceList) if version in served else None
-        if listed and any(resource.name == "devicetaintrules" for resource in listed.resources):
-            return version
+        if version in served:
+            listed = await _discovery(api, f"{RESOURCE_API}/{version}", _ResourceList)
+            if any(resource.name == "devicetaintrules" for resource in listed.resources):
+                return version
     raise NotServedError(
         "discovering DeviceTaintRule: the API server serves no version of it; expected Kubernetes 1.37, or 1.36 "
         "with the DRADeviceTaintRules gate and resource.k8s.io/v1beta2 enabled"
     )
+
+
+async def _discovery(api: Api, path: str, decode_as: type[T]) -> T:
+    try:
+        found = await api.get(path, decode_as)
+    except NotServedError as error:
+        raise UnavailableError(Refusal.NOT_SERVED, str(error)) from error
+    if found is None:
+        raise UnavailableError(Refusal.NOT_SERVED, f"reading {path}: it is not there")
+    return found
 
 
 @asynccontextmanager

@@ -1,7 +1,8 @@
 """Both ways at once: each record is kept where its target is, by a rule or on its Node, and moves with it.
 
 A record that moves is made in the new place before it is taken away from the old one, so that its device is never free
-in between. Where both are there, after a crash, the rule is the record, and the next write takes the other away.
+in between. Both are there after a crash, and where rules that were stored are served again. Then the rule is the
+record, with what the Node knows better of the fault, and the next write takes the other away.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from remediator.backends import OnChange, ignore
 from remediator.errors import ConflictError
+from remediator.records import State
 from remediator.targets import NodeTarget
 
 if TYPE_CHECKING:
@@ -37,16 +39,16 @@ class PerNodeBackend:
 
     def records(self) -> Iterable[Record]:
         """Every record there is, each once."""
-        by_rule = tuple(self._rules.records())
-        keys = {record.key for record in by_rule}
-        return (*by_rule, *(record for record in self._nodes.records() if record.key not in keys))
+        on_nodes = {record.key: record for record in self._nodes.records()}
+        by_rule = [_joined(rule, on_nodes.pop(rule.key, None)) for rule in self._rules.records()]
+        return (*(record for record in by_rule if record is not None), *on_nodes.values())
 
     def record(self, key: Key) -> Record | None:
         """The record of one fault, or None."""
-        return self._rules.record(key) or self._nodes.record(key)
+        return _joined(self._rules.record(key), self._nodes.record(key))
 
     def untidy(self, key: Key) -> bool:
-        """Whether the record is there twice, as a move has been cut short."""
+        """Whether the record is there twice."""
         return self._rules.record(key) is not None and self._nodes.record(key) is not None
 
     async def refresh(self, key: Key) -> None:
@@ -67,7 +69,10 @@ class PerNodeBackend:
             raise ConflictError(f'moving record "{record.key}": it has changed since it was read')
         if old is None or (held is not None and held.stored == record.stored):
             await keeper.update(record)
-        elif held is None:
+        elif held is None or held.node_uid != record.node_uid:
+            if held is not None:
+                # Of the machine before, see `remediator.decide.Replace`; the record stays where it is meanwhile.
+                await keeper.delete(held)
             await keeper.create(replace(record, stored=None))
         else:
             await keeper.update(replace(record, stored=held.stored))
@@ -76,10 +81,11 @@ class PerNodeBackend:
 
     async def delete(self, record: Record) -> None:
         """Remove the very version that was read, wherever it is kept; a record already gone is no error."""
+        keeper = self._keeper(record)
         # The one that is not seen first: else it would be seen then.
-        if (hidden := self._nodes.record(record.key)) is not None and self._rules.record(record.key) is not None:
-            await self._nodes.delete(hidden)
-        await self._keeper(record).delete(record)
+        if (hidden := self._other(keeper).record(record.key)) is not None:
+            await self._other(keeper).delete(hidden)
+        await keeper.delete(record)
 
     def _keeper(self, record: Record) -> TellingBackend:
         return self._nodes if isinstance(record.target, NodeTarget) else self._rules
@@ -90,10 +96,33 @@ class PerNodeBackend:
     def _rule_changed(self, before: Record | None, after: Record | None, ours: bool) -> None:  # noqa: FBT001 - `OnChange`
         record = before or after
         if record is not None:
-            other = self._nodes.record(record.key)
-            self.on_change(before or other, after or other, ours)
+            node = self._nodes.record(record.key)
+            was, is_now = _joined(before, node), _joined(after, node)
+            if was != is_now:
+                self.on_change(was, is_now, ours)
 
     def _node_changed(self, before: Record | None, after: Record | None, ours: bool) -> None:  # noqa: FBT001 - `OnChange`
         record = before or after
-        if record is not None and self._rules.record(record.key) is None:
-            self.on_change(before, after, ours)
+        if record is not None:
+            rule = self._rules.record(record.key)
+            was, is_now = _joined(rule, before), _joined(rule, after)
+            if was != is_now:
+                self.on_change(was, is_now, ours)
+
+
+def _joined(rule: Record | None, node: Record | None) -> Record | None:
+    """The one record that a rule and a Node make: the rule, unless that is of the machine that had the name before.
+
+    The one on the Node may be newer: faults fire and are latched also while rules are not served.
+    """
+    if rule is None or node is None or rule.node_uid != node.node_uid:
+        return node or rule
+    newest = node if node.last_fired > rule.last_fired else rule
+    return replace(
+        rule,
+        # An operator who has lifted the latch has seen the rule.
+        latched=rule.latched or (node.latched and rule.state is not State.RELEASED),
+        episode=newest.episode,
+        first_fired=min(rule.first_fired, node.first_fired),
+        last_fired=newest.last_fired,
+    )

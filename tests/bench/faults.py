@@ -6,8 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from alerts.faults import FAULTS
-from remediator.inventory import Target
 from remediator.records import MANAGED_BY, Key, Record, Taint, episode_of, to_object
+from remediator.targets import Target
 from tests.stack import shapes
 
 if TYPE_CHECKING:

@@ -20,6 +20,8 @@ from remediator.app import BODY_SECONDS, WEBHOOK, Webhook, make_app
 from remediator.assembly import Parts, Terms, assemble
 from remediator.audit import AllTraces, Audit
 from remediator.backends.device_taint_rule import DeviceTaintRuleBackend
+from remediator.backends.node_taint import NodeTaintBackend
+from remediator.backends.per_node import PerNodeBackend
 from remediator.budget import DEFAULT, Limits
 from remediator.caches import Caches
 from remediator.cluster import connect
@@ -195,7 +197,10 @@ async def start(control_plane: ControlPlane, admin: Admin, aiohttp_client: Aioht
         async def run(limits: Limits = DEFAULT) -> Live:
             api = await stack.enter_async_context(connect(control_plane.kubeconfig(USER)))
             caches = Caches(api, driver=DRIVER, elapsed=time.monotonic)
-            backend = DeviceTaintRuleBackend(api, caches.records)
+            backend = PerNodeBackend(
+                rules=DeviceTaintRuleBackend(api, caches.records),
+                nodes=NodeTaintBackend(api, caches.node_cache, caches.node_records, now),
+            )
             parts = assemble(
                 backend=backend,
                 held=backend.records,

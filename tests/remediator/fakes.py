@@ -10,9 +10,11 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from remediator.backends import OneWay
 from remediator.backends.memory import MemoryBackend
 from remediator.errors import ConflictError, Refusal, UnavailableError
 from remediator.inventory import Inventory
+from remediator.targets import NodeTarget
 from tests.remediator.samples import DRIVER, NODE, NOW, node
 from tests.stack.process import wait_for
 
@@ -21,8 +23,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from remediator.backends import OnChange
-    from remediator.inventory import DeviceTaint, Node, Place, Target
+    from remediator.inventory import DeviceTaint, Node
     from remediator.records import Key, Record
+    from remediator.targets import AnyTarget, Place
     from remediator.traces import Change
 
 
@@ -39,7 +42,7 @@ class Clock:
 
 @dataclass
 class FakeCluster:
-    """Nodes and slices. A look at a Node waits for `gate` and raises `failure`, where they are set."""
+    """Nodes, slices, others' taints on Nodes. A look at a Node waits for `gate` and raises `failure`, if set."""
 
     known: dict[str, Node] = field(default_factory=lambda: {NODE: node()})
     inventory: Inventory = field(default_factory=lambda: Inventory(DRIVER))
@@ -47,7 +50,9 @@ class FakeCluster:
     failure: Exception | None = None
     gate: asyncio.Event | None = None
     asked: int = 0
+    tainted: dict[str, list[DeviceTaint]] = field(default_factory=dict)
     really: dict[str, Node] | None = None
+    by_node: bool = False
 
     def not_ready(self) -> str | None:
         """Why no decision can be made."""
@@ -71,6 +76,10 @@ class FakeCluster:
         """The Nodes that memory knows."""
         return self.known.keys()
 
+    def node_taints(self, node: str) -> Collection[DeviceTaint]:
+        """Other people's taints on the Node itself."""
+        return self.tainted.get(node, ())
+
     def taints(self) -> Mapping[Place, Collection[DeviceTaint]]:
         """The driver's own taints in the slices."""
         return self.inventory.taints()
@@ -83,9 +92,10 @@ class FakeCluster:
         """Places that the driver keeps work off."""
         return self.inventory.unavailable()
 
-    def locate(self, node: str, device: int) -> Target:
-        """Ask the slices."""
-        return self.inventory.locate(node, device)
+    def locate(self, node: str, device: int) -> AnyTarget:
+        """Ask the slices; with `by_node`, nothing but the Node can be tainted."""
+        target = self.inventory.locate(node, device)
+        return NodeTarget(node, target, placed=True) if self.by_node else target
 
 
 @dataclass
@@ -138,10 +148,10 @@ class Hang(Exception):  # noqa: N818 - not an error but a kind of trouble
     """As trouble: the write is carried out, and its answer never comes."""
 
 
-class FaultyBackend:
+class FaultyBackend(OneWay):
     """The memory backend. `trouble` decides per device which write fails how; `writes` lists the successful ones."""
 
-    name = "memory"
+    names: tuple[str, ...] = ("memory",)
 
     def __init__(self) -> None:
         self.memory = MemoryBackend(lambda: NOW)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aiohttp.test_utils import TestClient
 
-    from remediator.backends.device_taint_rule import DeviceTaintRuleBackend
+    from remediator.backends.per_node import PerNodeBackend
     from remediator.caches import Caches
     from remediator.metrics import Metrics
     from remediator.records import Record
@@ -34,7 +34,7 @@ class Live:
     """The running remediator, and the administrator's view of what it does."""
 
     client: TestClient[Any, Any]
-    backend: DeviceTaintRuleBackend
+    backend: PerNodeBackend
     metrics: Metrics
     admin: Admin
     plane: ControlPlane

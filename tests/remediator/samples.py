@@ -11,24 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from alerts.faults import FAULTS, Effect
 from remediator.decide import Fired
-from remediator.inventory import (
-    NEURON_DEVICE,
-    Build,
-    Device,
-    DeviceTaint,
-    Node,
-    NodeLabels,
-    NodeMetadata,
-    Slice,
-    Target,
-)
+from remediator.inventory import NEURON_DEVICE, Build, Device, DeviceTaint, Node, NodeLabels, NodeMetadata, Slice
 from remediator.level import View
 from remediator.notification import Alert
 from remediator.policy import Policy
 from remediator.records import Key, Record, State, Stored, Taint, episode_of
+from remediator.targets import NodeTarget, Target
 
 if TYPE_CHECKING:
     from remediator.budget import Limit
+    from remediator.targets import AnyTarget
 
 NODE = "ip-10-1-1-200.ec2.internal"
 DRIVER = "neuron.aws.com"
@@ -119,7 +111,7 @@ def record(
     node_uid: str = "uid-1",
     state: State = State.ACTIVE,
     latched: bool | None = None,
-    target: Target | None = None,
+    target: AnyTarget | None = None,
     stored: Stored | None = None,
 ) -> Record:
     """The record of one firing on device 3."""
@@ -141,9 +133,11 @@ def record(
 
 def view(
     *,
-    target: Target | None = None,
+    target: AnyTarget | None = None,
     opted_out: bool = False,
     max_effect: Effect = Effect.NO_EXECUTE,
+    node_no_execute: bool = False,
+    taint_key: str = TAINT_KEY,
     driver: Effect = Effect.NONE,
     refusal: Limit | None = None,
     now: datetime = NOW,
@@ -155,11 +149,16 @@ def view(
     return View(
         target=target or Target(DRIVER, NODE, "neuron-device-3"),
         opted_out=opted_out,
-        policy=Policy(taint_key=TAINT_KEY, max_effect=max_effect),
+        policy=Policy(taint_key=taint_key, max_effect=max_effect, node_no_execute=node_no_execute),
         driver_effect=lambda _target: driver,
         refusal=lambda _key, _target, _effect: refusal,
         now=now,
     )
+
+
+def on_node(device: int = 3, *, node: str = NODE, placed: bool = False) -> NodeTarget:
+    """The Node as what stands for one device of it."""
+    return NodeTarget(node, Target(DRIVER, node, f"{NEURON_DEVICE}-{device}", placed=False), placed=placed)
 
 
 def device(name: str, device_id: int | None, *taints: DeviceTaint) -> Device:

@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from alerts.faults import FAULTS, Effect
 from remediator.budget import Limit
-from remediator.inventory import Target
 from remediator.records import NEVER, Key, Record, State, Taint, episode_of
+from remediator.targets import NodeTarget, Target
 from tests.remediator.samples import DRIVER, NODE, NOW, TAINT_KEY, fired, view
 
 if TYPE_CHECKING:
     from remediator.decide import Fired
     from remediator.level import View
+    from remediator.targets import AnyTarget
 
 faults = st.sampled_from(sorted(FAULTS))
 devices = st.integers(0, 9999)
@@ -42,13 +43,23 @@ targets = st.builds(
     placed=st.booleans(),
 )
 
+node_targets = st.builds(
+    NodeTarget,
+    node=st.just(NODE),
+    device=st.just(Target(DRIVER, NODE, "neuron-device-3", placed=False)),
+    placed=st.booleans(),
+)
+
+any_targets: st.SearchStrategy[AnyTarget] = targets | node_targets
+
 effects = st.sampled_from(Effect)
 
 views: st.SearchStrategy[View] = st.builds(
     view,
-    target=targets,
+    target=any_targets,
     opted_out=st.booleans(),
     max_effect=effects,
+    node_no_execute=st.booleans(),
     driver=effects,
     refusal=st.none() | st.sampled_from(Limit),
 )
@@ -66,8 +77,10 @@ def records(
     *,
     started: st.SearchStrategy[datetime] = instants,
     nodes: st.SearchStrategy[str] = node_names,
+    at: st.SearchStrategy[AnyTarget] = targets,
+    taint_keys: st.SearchStrategy[str] = st.just(TAINT_KEY),  # noqa: B008 - a strategy is a constant
 ) -> Record:
-    """Draw any record of any key, not yet stored."""
+    """Draw any record of any key, not yet stored; its target is a device unless told otherwise."""
     fault = draw(faults)
     last = draw(started)
     state = draw(st.sampled_from(State))
@@ -75,8 +88,8 @@ def records(
     return Record(
         key=Key(draw(nodes), draw(devices), fault),
         node_uid=draw(st.uuids().map(str)),
-        target=draw(targets),
-        taint=Taint(TAINT_KEY, FAULTS[fault].value, draw(st.sampled_from(Effect))),
+        target=draw(at),
+        taint=Taint(draw(taint_keys), FAULTS[fault].value, draw(st.sampled_from(Effect))),
         state=state,
         latched=draw(st.booleans()),
         episode=episode_of(last),

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 from aiohttp import web
 
-from remediator.cluster import Api, connect
-from remediator.errors import UnavailableError
+from remediator.cluster import Api, connect, rule_version
+from remediator.errors import NotServedError, UnavailableError
 from remediator.inventory import Node
 
 if TYPE_CHECKING:
@@ -17,20 +17,45 @@ if TYPE_CHECKING:
 
     from pytest_aiohttp import AiohttpServer
 
-NOT_FOUND = {"kind": "Status", "status": "Failure", "reason": "NotFound", "message": 'nodes "n" not found', "code": 404}
+NOT_FOUND = {
+    "kind": "Status",
+    "status": "Failure",
+    "reason": "NotFound",
+    "message": 'nodes "n" not found',
+    "details": {"name": "n", "kind": "nodes"},
+    "code": 404,
+}
+
+
+_VERSIONS = web.AppKey("versions", list[str])
 
 
 async def _answer(request: web.Request) -> web.Response:
+    if request.path == "/apis/resource.k8s.io/v1":
+        return web.json_response({"resources": [{"name": "resourceslices"}]})
+    if request.path == "/apis/resource.k8s.io":
+        return web.json_response({"versions": [{"version": version} for version in request.app[_VERSIONS]]})
     if request.path.startswith("/own"):
         return web.json_response(NOT_FOUND, status=404)
+    if request.path.startswith("/unserved"):
+        return web.json_response(NOT_FOUND | {"message": "the server could not find it", "details": {}}, status=404)
     return web.Response(status=404, text="<html>no such page</html>", content_type="text/html")
 
 
 @pytest.fixture
-async def api(aiohttp_server: AiohttpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
+def versions() -> list[str]:
+    """Give the versions of the group of rules that are told of; of v1 it is told that it has none."""
+    return ["v1"]
+
+
+@pytest.fixture
+async def api(
+    aiohttp_server: AiohttpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, versions: list[str]
+) -> AsyncIterator[Api]:
     """Connect to a server that finds nothing: below /own as the API server says it, elsewhere as a proxy does."""
     monkeypatch.setenv("NO_PROXY", "*")
     app = web.Application()
+    app[_VERSIONS] = versions
     app.router.add_route("*", "/{path:.*}", _answer)
     server = await aiohttp_server(app)
     kubeconfig = tmp_path / "kubeconfig"
@@ -49,9 +74,27 @@ async def test_what_the_api_server_does_not_find_is_not_there(api: Api) -> None:
     await api.delete("/own/rules/r", uid="u", resource_version="1")
 
 
+async def test_what_is_not_served_is_not_taken_for_missing(api: Api) -> None:
+    """The API server says so in the same words, and names no object: in an upgrade, rules are there all the same."""
+    with pytest.raises(NotServedError, match="404"):
+        await api.get("/unserved/rules/r", Node)
+    with pytest.raises(NotServedError, match="404"):
+        await api.delete("/unserved/rules/r", uid="u", resource_version="1")
+
+
 async def test_what_a_proxy_does_not_find_may_well_be_there(api: Api) -> None:
     """Believed, its page would make a Node unknown and an alert about it ignored, or a rule deleted that stands."""
     with pytest.raises(UnavailableError, match="404"):
         await api.get("/proxied/nodes/n", Node)
     with pytest.raises(UnavailableError, match="404"):
         await api.delete("/proxied/rules/r", uid="u", resource_version="1")
+
+
+async def test_only_what_is_said_to_be_served_tells_that_rules_are_not(api: Api, versions: list[str]) -> None:
+    """A page in the way, or a version that is just going, must not put every rule there is out of force."""
+    with pytest.raises(NotServedError):
+        await rule_version(api)
+    versions.append("v1beta2")
+    with pytest.raises(UnavailableError, match="404") as caught:
+        await rule_version(api)
+    assert not isinstance(caught.value, NotServedError)

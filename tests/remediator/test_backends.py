@@ -7,6 +7,7 @@ keeps these promises as the real API server does.
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -17,10 +18,16 @@ import pytest
 from alerts.faults import FAULTS, Effect
 from remediator.backends.device_taint_rule import DeviceTaintRuleBackend, RecordCache
 from remediator.backends.memory import MemoryBackend
+from remediator.backends.node_taint import NodeRecords, NodeTaintBackend
+from remediator.backends.per_node import PerNodeBackend
 from remediator.cluster import connect, rule_version
 from remediator.errors import ConflictError
+from remediator.node_cache import NodeCache
+from remediator.node_records import ANNOTATION
 from remediator.records import NEVER, State, episode_of, object_name
-from tests.remediator.samples import NODE, STARTED, record
+from remediator.targets import Target
+from tests.remediator.live import now
+from tests.remediator.samples import DRIVER, NODE, STARTED, on_node, record
 from tests.stack.pipeline import install
 
 if TYPE_CHECKING:
@@ -28,8 +35,12 @@ if TYPE_CHECKING:
 
     from remediator.backends import Backend
     from remediator.records import Key, Record, Stored
+    from remediator.targets import AnyTarget
     from tests.stack.controlplane import ControlPlane
     from tests.stack.kube import Admin
+
+
+DEVICE = Target(DRIVER, NODE, "neuron-device-3")
 
 
 class Harness(Protocol):
@@ -37,6 +48,10 @@ class Harness(Protocol):
 
     backend: Backend
     node_uid: str
+    target: AnyTarget
+
+    def name_of(self, key: Key) -> str:
+        """The object that bears the record."""
 
     async def change(self, key: Key) -> None:
         """Change the record behind the backend's back."""
@@ -46,11 +61,16 @@ class Harness(Protocol):
 
 
 class MemoryHarness:
-    """The memory backend; somebody else is its other user."""
+    """A backend without a cluster; somebody else is its other user."""
 
-    def __init__(self) -> None:
-        self.backend: Backend = MemoryBackend()
+    def __init__(self, backend: Backend, target: AnyTarget = DEVICE) -> None:
+        self.backend = backend
         self.node_uid = "uid-1"
+        self.target = target
+
+    def name_of(self, key: Key) -> str:
+        """As a rule would be called."""
+        return object_name(key)
 
     async def change(self, key: Key) -> None:
         """Write the same again."""
@@ -71,7 +91,12 @@ class ClusterHarness:
     def __init__(self, backend: DeviceTaintRuleBackend, admin: Admin, node_uid: str) -> None:
         self.backend: Backend = backend
         self.node_uid = node_uid
+        self.target: AnyTarget = DEVICE
         self._admin = admin
+
+    def name_of(self, key: Key) -> str:
+        """The rule."""
+        return object_name(key)
 
     async def change(self, key: Key) -> None:
         """Annotate it, as kubectl would."""
@@ -81,6 +106,30 @@ class ClusterHarness:
     async def remove(self, key: Key) -> None:
         """Delete it, as kubectl would."""
         await asyncio.to_thread(self._admin.delete, "DeviceTaintRule", object_name(key))
+
+
+class NodeHarness:
+    """Records on a real Node; somebody else is the administrator. No watch runs: the cache hears nothing."""
+
+    def __init__(self, backend: NodeTaintBackend, admin: Admin, node_uid: str) -> None:
+        self.backend: Backend = backend
+        self.node_uid = node_uid
+        self.target: AnyTarget = on_node()
+        self._admin = admin
+
+    def name_of(self, key: Key) -> str:
+        """The Node."""
+        return key.node
+
+    async def change(self, key: Key) -> None:
+        """Label the Node, as kubectl would."""
+        change = {"metadata": {"labels": {"somebody": "was-here"}}}
+        await asyncio.to_thread(self._admin.patch, "Node", key.node, change)
+
+    async def remove(self, key: Key) -> None:
+        """Take the annotation and the taint away, as kubectl would."""
+        change = {"metadata": {"annotations": {ANNOTATION: None}}, "spec": {"taints": None}}
+        await asyncio.to_thread(self._admin.patch, "Node", key.node, change)
 
 
 def stored(found: Record | None) -> Stored:
@@ -97,7 +146,7 @@ def content(found: Record | None) -> Record:
 
 
 def sample(harness: Harness, fault: str = "link_efa") -> Record:
-    return record(fault, node_uid=harness.node_uid)
+    return record(fault, node_uid=harness.node_uid, target=harness.target)
 
 
 async def created(harness: Harness, fault: str = "link_efa") -> Record:
@@ -134,7 +183,7 @@ class BackendContract:
 
         found = harness.backend.record(written.key)
         assert content(found) == written
-        assert stored(found).name == object_name(written.key)
+        assert stored(found).name == harness.name_of(written.key)
         assert list(harness.backend.records()) == [found]
 
     async def test_what_is_there_already_is_not_created_again(self, harness: Harness) -> None:
@@ -254,7 +303,16 @@ class TestMemory(BackendContract):
     @pytest.fixture
     def harness(self) -> Harness:
         """Nothing to set up."""
-        return MemoryHarness()
+        return MemoryHarness(MemoryBackend())
+
+
+class TestPerNode(BackendContract):
+    """Two as one, of which each record is in one."""
+
+    @pytest.fixture(params=[DEVICE, on_node()], ids=["device", "node"])
+    def harness(self, request: pytest.FixtureRequest) -> Harness:
+        """Nothing to set up."""
+        return MemoryHarness(PerNodeBackend(MemoryBackend(), MemoryBackend()), request.param)
 
 
 class TestDeviceTaintRule(BackendContract):
@@ -270,3 +328,48 @@ class TestDeviceTaintRule(BackendContract):
             cache.version = await rule_version(api)
             backend = DeviceTaintRuleBackend(api, cache)
             yield ClusterHarness(backend, admin, node["metadata"]["uid"])
+
+
+class TestNodeTaint(BackendContract):
+    """On the real API server, with the permissions that ship.
+
+    A record has no object of its own there, so two promises are kept in other words.
+    """
+
+    @pytest.fixture
+    async def harness(self, control_plane: ControlPlane, admin: Admin) -> AsyncIterator[Harness]:
+        """Make the node that bears the records, and act as the remediator."""
+        install(control_plane)
+        node = admin.node(NODE, devices=0)
+        async with connect(control_plane.kubeconfig("neuron-remediator")) as api:
+            records = NodeRecords(DRIVER)
+            nodes = NodeCache(api, elapsed=time.monotonic, on_change=lambda: None)
+            nodes.on_node = records.take
+            backend = NodeTaintBackend(api, nodes, records, now)
+            yield NodeHarness(backend, admin, node["metadata"]["uid"])
+
+    async def test_deleting_what_is_gone_is_no_error(self, harness: Harness) -> None:
+        """Once it is known: until then, whatever has changed the Node might have changed the record."""
+        found = await created(harness)
+        await harness.remove(found.key)
+        with pytest.raises(ConflictError):
+            await harness.backend.delete(found)
+        await harness.backend.refresh(found.key)
+        assert harness.backend.record(found.key) is None
+
+        await harness.backend.delete(found)
+
+    async def test_a_successor_of_the_same_name_is_not_touched_in_its_place(self, harness: Harness) -> None:
+        """It is told by the version in which it was written."""
+        found = await created(harness)
+        await harness.remove(found.key)
+        await harness.backend.refresh(found.key)
+        successor = await created(harness)
+        assert stored(successor) != stored(found)
+
+        with pytest.raises(ConflictError):
+            await harness.backend.delete(found)
+        with pytest.raises(ConflictError):
+            await harness.backend.update(replace(found, latched=True))
+        await harness.backend.refresh(found.key)
+        assert harness.backend.record(found.key) == successor

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from alerts.faults import Effect
 from remediator.budget import DEFAULT, LANDED_BY, WINDOW, Budget, Limit, Limits, Share
-from remediator.inventory import Place, Target
 from remediator.records import NEVER, Key, Record
+from remediator.targets import Place, Target
 from tests.remediator.samples import DRIVER, NODE, NOW, record
 
 NONE, NO_SCHEDULE, NO_EXECUTE = Effect

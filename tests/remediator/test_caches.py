@@ -6,7 +6,8 @@ The server is scripted; the same caches on a real one are in test_cluster.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,17 @@ from remediator import node_cache
 from remediator.caches import Caches
 from remediator.cluster import connect
 from remediator.errors import UnavailableError
-from remediator.inventory import DeviceTaint, Node, NodeLabels, NodeMetadata, Place, Slice
+from remediator.inventory import (
+    DeviceTaint,
+    Node,
+    NodeAnnotations,
+    NodeLabels,
+    NodeMetadata,
+    NodeSpec,
+    Slice,
+)
+from remediator.placement import Choice
+from remediator.targets import NodeTarget, Place, Target
 from tests.remediator.fakes import eventually
 from tests.remediator.samples import DRIVER, LONG_AGO, NODE, device, resource_slice
 
@@ -26,6 +37,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_aiohttp import AiohttpServer
+
+    from remediator.node_records import NodeTaint
 
 TAINT = DeviceTaint("neuron.aws.com/device-unhealthy", "hbm-uncorrectable-error", Effect.NO_EXECUTE)
 
@@ -47,7 +60,7 @@ class Nodes:
         if self.failing:
             return web.json_response({"kind": "Status", "reason": "InternalError"}, status=500)
         if name not in self.there:
-            return web.json_response({"kind": "Status", "reason": "NotFound"}, status=404)
+            return web.json_response({"kind": "Status", "reason": "NotFound", "details": {"name": "it"}}, status=404)
         return web.json_response(
             {"metadata": {"name": name, "uid": "live", "creationTimestamp": "2026-11-30T11:00:00Z"}}
         )
@@ -90,6 +103,8 @@ async def subject(
     seconds, changes = [0.0], list[None]()
     async with connect(kubeconfig) as api:
         caches = Caches(api, driver=DRIVER, elapsed=lambda: seconds[0], on_change=lambda: changes.append(None))
+        caches._served_as("v1")
+        changes.clear()
         yield Subject(caches, server, seconds, changes)
 
 
@@ -100,9 +115,17 @@ def opted_out(caches: Caches, name: str) -> bool:
 
 
 def node(
-    name: str = NODE, *, uid: str = "uid-1", kind: str = "trn2.48xlarge", opt_out: str = "", version: str = "1"
+    name: str = NODE,
+    *,
+    uid: str = "uid-1",
+    kind: str = "trn2.48xlarge",
+    opt_out: str = "",
+    version: str = "1",
+    records: str = "",
+    taints: list[NodeTaint] | None = None,
 ) -> Node:
-    return Node(NodeMetadata(name, uid, LONG_AGO, NodeLabels(opt_out, kind), version))
+    metadata = NodeMetadata(name, uid, LONG_AGO, NodeLabels(opt_out, kind), version, NodeAnnotations(records))
+    return Node(metadata, NodeSpec(taints))
 
 
 def slice_of(name: str, *taints: DeviceTaint, count: int = 2) -> Slice:
@@ -112,7 +135,7 @@ def slice_of(name: str, *taints: DeviceTaint, count: int = 2) -> Slice:
 
 async def test_a_heartbeat_is_no_change(subject: Subject) -> None:
     """Thirty-three a second of them come in a large cluster."""
-    nodes = subject.caches._nodes
+    nodes = subject.caches.node_cache
     nodes.put(node())
     assert subject.told() == 1
     for version in range(2, 10):
@@ -123,13 +146,15 @@ async def test_a_heartbeat_is_no_change(subject: Subject) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        pytest.param(node(uid="uid-2"), id="another-machine"),
-        pytest.param(node(opt_out="true"), id="opted-out"),
-        pytest.param(node(kind="trn2u.48xlarge"), id="another-type"),
+        pytest.param(node(uid="uid-2", version="2"), id="another-machine"),
+        pytest.param(node(opt_out="true", version="2"), id="opted-out"),
+        pytest.param(node(kind="trn2u.48xlarge", version="2"), id="another-type"),
+        pytest.param(node(records="{}", version="2"), id="records"),
+        pytest.param(node(taints=[{"key": "a", "effect": "NoSchedule"}], version="2"), id="tainted"),
     ],
 )
 async def test_what_decisions_depend_on_is_a_change(subject: Subject, changed: Node) -> None:
-    nodes = subject.caches._nodes
+    nodes = subject.caches.node_cache
     nodes.put(node())
     subject.told()
     nodes.put(changed)
@@ -142,13 +167,13 @@ async def test_what_decisions_depend_on_is_a_change(subject: Subject, changed: N
 
 async def test_a_list_that_says_what_is_known_is_no_change(subject: Subject) -> None:
     caches = subject.caches
-    caches._nodes.replace([node("a"), node("b")], "5")
+    caches.node_cache.replace([node("a"), node("b")], "5")
     caches._slices.replace([slice_of("a"), slice_of("b")], "5")
     assert subject.told() == 2
-    caches._nodes.replace([node("b", version="9"), node("a")], "9")
+    caches.node_cache.replace([node("b", version="9"), node("a")], "9")
     caches._slices.replace([slice_of("b"), slice_of("a")], "9")
     assert subject.told() == 0
-    caches._nodes.replace([node("b")], "10")
+    caches.node_cache.replace([node("b")], "10")
     caches._slices.replace([slice_of("a", TAINT), slice_of("b")], "10")
     assert subject.told() == 2
 
@@ -168,7 +193,7 @@ async def test_a_change_is_told_after_it_is_known(subject: Subject) -> None:
     seen: list[tuple[bool, int]] = []
     caches = subject.caches
     caches._on_change = lambda: seen.append((opted_out(caches, NODE), caches.targets()))
-    caches._nodes.put(node(opt_out="true"))
+    caches.node_cache.put(node(opt_out="true"))
     caches._slices.put(slice_of(NODE))
 
     assert seen == [(True, 1), (True, 2)]
@@ -176,37 +201,88 @@ async def test_a_change_is_told_after_it_is_known(subject: Subject) -> None:
 
 async def test_the_budget_is_a_share_of_devices_and_of_neuron_nodes_without_slices(subject: Subject) -> None:
     caches = subject.caches
-    caches._nodes.replace([node("a"), node("b", kind="inf2.xlarge"), node("c", kind="m5.large")], "5")
+    caches.node_cache.replace([node("a"), node("b", kind="inf2.xlarge"), node("c", kind="m5.large")], "5")
     assert caches.targets() == 2
     caches._slices.put(slice_of("a", TAINT, count=16))
     assert caches.targets() == 17
     assert caches.unavailable() == {Place("a", f"neuron-device-{number}") for number in range(16)}
     assert set(caches.taints()) == caches.unavailable()
-    caches._nodes.put(node("d"))
+    caches.node_cache.put(node("d"))
     assert caches.targets() == 18
     caches._slices.remove(slice_of("a", TAINT, count=16))
     assert caches.targets() == 3
     assert caches.unavailable() == set()
-    caches._nodes.remove(node("a"))
+    caches.node_cache.remove(node("a"))
     assert caches.targets() == 2
+
+
+def by_node_alone(subject: Subject, why: str) -> None:
+    """Nothing but Nodes can be tainted, as the operator wants it or as no rules are served."""
+    if why == "not-served":
+        subject.caches._served_as("")
+    else:
+        subject.caches._choice = Choice.NODES
+
+
+@pytest.mark.parametrize("why", ["not-served", "asked-for"])
+async def test_where_nothing_but_nodes_can_be_tainted_the_budget_counts_those(subject: Subject, why: str) -> None:
+    caches = subject.caches
+    caches.node_cache.replace([node("a"), node("b"), node("c", kind="m5.large")], "5")
+    caches._slices.put(slice_of("a", TAINT, count=16))
+    assert (caches.targets(), len(caches.unavailable())) == (17, 16)
+    by_node_alone(subject, why)
+
+    assert caches.targets() == 2
+    assert caches.unavailable() == {Place("a", "")}
+    caches._slices.put(slice_of("b", count=16))
+    assert caches.targets() == 2
+    assert caches.unavailable() == {Place("a", "")}
+
+
+async def test_what_a_device_is_tainted_by_follows_slices_and_rules(subject: Subject) -> None:
+    """With the operator's word above both."""
+    caches, device = subject.caches, Target(DRIVER, NODE, "neuron-device-1")
+    assert caches.locate(NODE, 1) == NodeTarget(NODE, replace(device, placed=False))
+    assert not caches.locate(NODE, 1).placed
+    caches._slices.put(slice_of(NODE))
+    assert caches.locate(NODE, 1) == device
+    by_node_alone(subject, "not-served")
+    assert caches.locate(NODE, 1) == NodeTarget(NODE, device)
+    assert caches.locate(NODE, 1).placed
+    caches._choice = Choice.RULES
+    assert caches.locate(NODE, 1) == device
+
+
+async def test_only_taints_of_others_on_a_node_are_told(subject: Subject) -> None:
+    mine = {"key": TAINT.key, "value": TAINT.value, "effect": "NoExecute"}
+    other = {"key": TAINT.key, "effect": "NoSchedule", "timeAdded": "2026-11-30T12:00:00Z"}
+    book = json.dumps({"uid": "uid-1", "taints": [mine], "records": []})
+    subject.caches.node_cache.put(node(records=book, taints=[mine, other, {"key": "x", "effect": "PreferNoSchedule"}]))
+
+    assert subject.caches.node_taints(NODE) == [
+        DeviceTaint(TAINT.key, "", Effect.NO_SCHEDULE),
+        DeviceTaint("x", "", Effect.NONE),
+    ]
+    assert subject.caches.node_taints("not-there") == []
 
 
 async def test_nodes_of_interest(subject: Subject) -> None:
     """Those with devices, and those that an alert spoke of, as long as they are there."""
     caches = subject.caches
-    caches._nodes.replace([node("a", kind=""), node("b"), node("c", kind="m5.large"), node("d", kind="m5.large")], "5")
+    others = [node(name, kind="m5.large") for name in "cd"]
+    caches.node_cache.replace([node("a", kind=""), node("b"), *others], "5")
     caches._slices.put(slice_of("a"))
     caches._slices.put(slice_of("gone"))
     await caches.node("c")
     assert set(caches.nodes()) == {"a", "b", "c"}
 
-    caches._nodes.remove(node("c"))
-    caches._nodes.put(node("c", kind="m5.large"))
+    caches.node_cache.remove(node("c"))
+    caches.node_cache.put(node("c", kind="m5.large"))
     assert set(caches.nodes()) == {"a", "b"}
 
 
 async def test_only_the_word_true_opts_out(subject: Subject) -> None:
-    nodes = subject.caches._nodes
+    nodes = subject.caches.node_cache
     nodes.put(node("a", opt_out="true"))
     nodes.put(node("b", opt_out="yes"))
 
@@ -214,7 +290,7 @@ async def test_only_the_word_true_opts_out(subject: Subject) -> None:
 
 
 async def test_a_known_node_is_not_asked_for(subject: Subject) -> None:
-    subject.caches._nodes.put(node())
+    subject.caches.node_cache.put(node())
 
     assert await subject.caches.node(NODE) == node()
     assert subject.server.asked == []
@@ -234,7 +310,7 @@ async def test_an_unknown_node_is_asked_for_once_a_second(subject: Subject) -> N
 
 
 async def test_an_event_stands_above_every_answer(subject: Subject) -> None:
-    nodes = subject.caches._nodes
+    nodes = subject.caches.node_cache
     assert await subject.caches.node(NODE) is None
     nodes.put(node())
     assert await subject.caches.node(NODE) == node()
@@ -248,7 +324,7 @@ async def test_an_event_that_comes_while_the_answer_is_under_way_wins(subject: S
     subject.server.gate.clear()
     asking = asyncio.create_task(subject.caches.node(NODE))
     await eventually(lambda: subject.server.asked, what="the read")
-    subject.caches._nodes.put(node())
+    subject.caches.node_cache.put(node())
     subject.server.gate.set()
 
     assert await asking == node()
@@ -294,7 +370,7 @@ async def test_who_asks_for_others_may_be_cancelled(subject: Subject) -> None:
 
 
 async def test_a_live_look_is_always_a_new_one(subject: Subject) -> None:
-    subject.caches._nodes.put(node())
+    subject.caches.node_cache.put(node())
     assert await subject.caches.node(NODE, live=True) is None
     subject.server.there.add(NODE)
     found = await subject.caches.node(NODE, live=True)
@@ -311,6 +387,6 @@ async def test_names_that_alerts_invent_do_not_fill_the_memory(
     for number in range(20):
         assert await subject.caches.node(f"invented-{number}") is None
 
-    assert len(subject.caches._nodes._answers) == 5
+    assert len(subject.caches.node_cache._answers) == 5
     assert await subject.caches.node("invented-19") is None
     assert len(subject.server.asked) == 20

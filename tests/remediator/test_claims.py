@@ -15,7 +15,7 @@ from remediator import claims as claims_module
 from remediator.caches import Caches
 from remediator.claims import Claim, ClaimObject, ClaimReader, Claims, Consumer, Holding
 from remediator.cluster import connect
-from remediator.inventory import Place, Target
+from remediator.targets import NodeTarget, Place, Target
 from tests.remediator.fakes import eventually
 from tests.remediator.live import USER, running
 from tests.remediator.samples import DRIVER, NODE, Json
@@ -209,7 +209,10 @@ async def test_without_a_slice_claims_say_where_a_device_is(control_plane: Contr
             changes.clear()
             await asyncio.to_thread(admin.delete, "Pod", "train", grace=0)
             await eventually(lambda: changes, what="the end of the claim's hold to be told")
-            assert caches.locate(NODE, 5) == Target(DRIVER, NODE, "neuron-device-5", placed=False)
+            located = caches.locate(NODE, 5)
+            assert isinstance(located, NodeTarget)
+            assert (located.node, located.placed) == (NODE, False)
+            assert located.device == Target(DRIVER, NODE, "neuron-device-5", placed=False)
 
 
 async def test_where_slices_list_the_devices_claims_change_no_decision(

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from remediator import listwatch
 from remediator.caches import Caches
 from remediator.cluster import connect
+from remediator.node_records import ANNOTATION
 from remediator.records import Key, object_name
+from remediator.targets import NodeTarget, Target
 from tests.remediator.fakes import eventually
 from tests.remediator.live import USER, Live, firing, now
 from tests.remediator.samples import DRIVER, NODE, TAINT_KEY, alert_json
@@ -118,13 +120,32 @@ async def test_a_node_that_is_not_there_gets_no_rule(live: Live) -> None:
 
 
 async def test_a_node_made_a_moment_ago_is_known(live: Live) -> None:
-    """Its watch event may be under way."""
+    """Its watch event may be under way. No slice lists its devices yet: it bears the record itself until one does."""
     await asyncio.to_thread(live.admin.create, shapes.node("brand-new", "trn2.48xlarge", {}))
 
     assert await live.post(firing(node="brand-new")) == 200
+    assert live.admin.rules() == []
+    bearer = await asyncio.to_thread(live.admin.get, "Node", "brand-new")
+    ours = [taint for taint in bearer["spec"]["taints"] if taint["key"] == TAINT_KEY]
+    assert [(taint["value"], taint["effect"]) for taint in ours] == [("hbm-uncorrectable-error", "NoSchedule")]
+    held = live.backend.record(Key("brand-new", 3, "hbm"))
+    assert held is not None
+    assert held.target == NodeTarget("brand-new", Target(DRIVER, "brand-new", "neuron-device-3"))
+
+    await asyncio.to_thread(live.admin.publish_slice, "brand-new")
+
+    async def moved() -> bool:
+        assert await live.post(firing(node="brand-new")) == 200
+        return bool(await asyncio.to_thread(live.admin.rules))
+
+    await wait_for(moved, timeout=10, what="a firing that finds the slice in the cache")
     (rule,) = live.admin.rules()
     assert rule["spec"]["deviceSelector"] == {"driver": DRIVER, "pool": "brand-new", "device": "neuron-device-3"}
-    assert rule["metadata"]["annotations"]["neuron-remediator/placed"] == "false"
+    assert rule["spec"]["taint"]["effect"] == "NoExecute"
+    assert rule["metadata"]["annotations"]["neuron-remediator/placed"] == "true"
+    bearer = await asyncio.to_thread(live.admin.get, "Node", "brand-new")
+    assert TAINT_KEY not in {taint["key"] for taint in bearer["spec"].get("taints", [])}
+    assert ANNOTATION not in bearer["metadata"].get("annotations", {})
 
 
 async def test_a_node_whose_event_has_not_come_is_read_live(control_plane: ControlPlane, admin: Admin) -> None:

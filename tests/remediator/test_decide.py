@@ -28,8 +28,8 @@ from remediator.decide import (
     relevel,
     standing,
 )
-from remediator.inventory import Target
 from remediator.records import NEVER, Key, Record, State, Stored, episode_of
+from remediator.targets import Target
 from tests.remediator.samples import DRIVER, NODE, NOW, STARTED, fired, node, record, view
 from tests.remediator.strategies import faults, firings, records, starts, views
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
 from alerts.faults import Effect
-from remediator.backends.device_taint_rule import RecordCache
+from remediator.backends.device_taint_rule import DeviceTaintRuleBackend, RecordCache
 from remediator.backends.dry_run import DryRunBackend
 from remediator.records import Record, State, Stored, object_name, to_object
 from remediator.rules import Rule
 from tests.remediator.samples import NOW, record
+
+if TYPE_CHECKING:
+    from remediator.cluster import Api
 
 
 def rule(of: Record, version: int) -> Rule:
@@ -51,7 +55,8 @@ async def test_what_no_alert_speaks_of_any_more_is_imagined_no_more() -> None:
 
 def backend(*records: Record) -> tuple[DryRunBackend, RecordCache, Told]:
     cache, told = RecordCache(), Told()
-    dry = DryRunBackend(cache, lambda: NOW)
+    # It asks the API server for nothing: there is none.
+    dry = DryRunBackend(DeviceTaintRuleBackend(cast("Api", None), cache), lambda: NOW)
     cache.replace([rule(one, 5) for one in records], "5")
     dry.on_change = told
     return dry, cache, told

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.faults import Effect
-from remediator.inventory import NEURON_NODE, Build, DeviceTaint, Inventory, Node, Place, Slice, Target, locate
+from remediator.inventory import NEURON_NODE, Build, DeviceTaint, Inventory, Node, Slice, locate
+from remediator.targets import Place, Target
 from tests.remediator.samples import DRIVER, NODE, device, resource_slice
 from tests.remediator.strategies import devices, hostile_texts, node_names
 from tests.stack import shapes

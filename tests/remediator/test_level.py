@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 
 from alerts.faults import FAULTS, Effect
 from remediator.budget import Limit
-from remediator.inventory import Target
 from remediator.level import NO_EVIDENCE, NO_ROOM, View, level
-from remediator.records import NEVER, Record, State, Stored
-from tests.remediator.samples import DRIVER, NODE, NOW, TAINT_KEY, record, view
-from tests.remediator.strategies import records, starts, views
+from remediator.records import NEVER, Record, State, Stored, Taint
+from remediator.targets import NodeTarget, Target
+from tests.remediator.samples import DRIVER, NODE, NOW, TAINT_KEY, on_node, record, view
+from tests.remediator.strategies import any_targets, records, starts, views
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from remediator.records import Key
+    from remediator.targets import AnyTarget
 
 NONE, NO_SCHEDULE, NO_EXECUTE = Effect
 HERE = Target(DRIVER, NODE, "neuron-device-3")
@@ -43,7 +44,7 @@ def held(
     reason: str | None = None,
     *,
     latched: bool = False,
-    target: Target = HERE,
+    target: AnyTarget = HERE,
 ) -> Record:
     """A record of a fault that is to have NoExecute."""
     standing = record(LATCHED if latched else UNLATCHED, state=state, target=target, stored=STORED)
@@ -166,7 +167,7 @@ def test_without_room_neither_is_raised(
 
 
 def test_the_budget_is_asked_exactly_what_is_to_be_written() -> None:
-    asked: list[tuple[Key, Target, Effect]] = []
+    asked: list[tuple[Key, AnyTarget, Effect]] = []
 
     def refusal(*question: object) -> Limit | None:
         asked.append(question)  # type: ignore[arg-type] # the three of the signature
@@ -292,16 +293,168 @@ def test_a_guess_that_a_slice_confirms_is_a_place(*, firing: bool) -> None:
     assert level(held(NO_EXECUTE, State.ACTIVE, target=GUESS), view(), firing=firing) == held(NO_EXECUTE, State.ACTIVE)
 
 
+# On a Node as a whole, and from there to a device and back
+
+WHOLE = on_node()
+OTHER_POOL = Target(DRIVER, "pool-2", "neuron-device-3")
+
+
+def with_key(one: Record, key: str) -> Record:
+    """The record as it was written when the key of taints was another."""
+    return replace(one, taint=replace(one.taint, key=key))
+
+
+@pytest.mark.parametrize(("latched", "firing"), [(True, False), (False, True)])
+def test_a_node_is_kept_free_of_new_work_only(*, latched: bool, firing: bool) -> None:
+    """NoExecute would take the DRA driver off it too."""
+    before = held(NONE, State.ACTIVE, latched=latched, target=WHOLE)
+
+    assert level(before, view(target=WHOLE), firing=firing) == held(
+        NO_SCHEDULE, State.ACTIVE, latched=latched, target=WHOLE
+    )
+    assert level(before, view(target=WHOLE, node_no_execute=True), firing=firing) == held(
+        NO_EXECUTE, State.ACTIVE, latched=latched, target=WHOLE
+    )
+
+
+@pytest.mark.parametrize("latched", [False, True])
+def test_what_a_node_may_no_longer_have_is_lowered_at_once(*, latched: bool) -> None:
+    evicts = held(NO_EXECUTE, State.ACTIVE, latched=latched, target=WHOLE)
+
+    is_lowered_to(evicts, held(NO_SCHEDULE, State.ACTIVE, latched=latched, target=WHOLE), view(target=WHOLE))
+
+
+@pytest.mark.parametrize("firing", [False, True])
+@pytest.mark.parametrize("device", [HERE, THERE])
+@pytest.mark.parametrize("refusal", [None, *Limit])
+def test_from_its_node_a_device_takes_the_effect_along_without_evidence_and_without_budget(
+    device: Target, refusal: Limit | None, *, firing: bool
+) -> None:
+    """Whoever could use the device was kept off its Node: nobody is disturbed who was not."""
+    standing = record("link_efa", target=WHOLE, stored=STORED)
+
+    assert level(standing, view(target=device, refusal=refusal), firing=firing) == replace(standing, target=device)
+
+
+def test_what_it_is_to_have_above_that_takes_both() -> None:
+    standing = held(NO_SCHEDULE, State.ACTIVE, target=WHOLE)
+    moved = held(NO_SCHEDULE, State.WITHHELD, NO_EVIDENCE)
+
+    assert level(standing, view(), firing=False) == moved
+    assert level(standing, view(refusal=Limit.NEW), firing=True) == held(NO_SCHEDULE, State.WITHHELD, f"{NO_ROOM}new")
+    assert level(standing, view(), firing=True) == held(NO_EXECUTE, State.ACTIVE)
+    assert level(moved, view(), firing=True) == held(NO_EXECUTE, State.ACTIVE)
+
+
+def test_a_device_of_a_pool_that_is_not_its_node_s_is_another_place() -> None:
+    """Nothing says that who is kept off the Node could have used it."""
+    standing = record("link_efa", target=WHOLE)
+
+    assert level(standing, view(target=OTHER_POOL), firing=False) == replace(
+        standing, state=State.WITHHELD, reason=NO_EVIDENCE
+    )
+    assert level(standing, view(target=OTHER_POOL), firing=True) == replace(standing, target=OTHER_POOL)
+
+
+@pytest.mark.parametrize("firing", [False, True])
+def test_what_waits_on_its_node_for_a_device_is_no_stronger_than_a_node_may_have(*, firing: bool) -> None:
+    evicts = held(NO_EXECUTE, State.ACTIVE, target=WHOLE)
+
+    waits = level(evicts, view(target=OTHER_POOL, refusal=Limit.NEW), firing=firing)
+    assert (waits.target, waits.taint.effect, waits.state) == (WHOLE, NO_SCHEDULE, State.WITHHELD)
+
+
+@pytest.mark.parametrize(("latched", "firing"), [(True, False), (False, True)])
+def test_from_a_device_to_its_node_it_takes_evidence_and_room(*, latched: bool, firing: bool) -> None:
+    """The Node's other devices are free, and are not any more."""
+    standing = replace(record("link_efa", stored=STORED), latched=latched)
+    whole = on_node(placed=True)
+
+    assert level(standing, view(target=whole), firing=firing) == replace(standing, target=whole)
+    assert level(standing, view(target=whole, refusal=Limit.NEW), firing=firing) == replace(
+        standing, state=State.WITHHELD, reason=f"{NO_ROOM}new"
+    )
+    assert level(record("link_efa"), view(target=whole), firing=False) == replace(
+        record("link_efa"), state=State.WITHHELD, reason=NO_EVIDENCE
+    )
+
+
+@pytest.mark.parametrize("firing", [False, True])
+def test_a_device_whose_slice_is_away_does_not_become_its_node(*, firing: bool) -> None:
+    standing = held(NO_EXECUTE, State.ACTIVE)
+
+    assert level(standing, view(target=on_node(placed=False)), firing=firing) == standing
+
+
+@pytest.mark.parametrize("firing", [False, True])
+def test_which_device_the_node_stands_for_is_no_other_target(*, firing: bool) -> None:
+    """After a restart, the Node says less of it than before."""
+    standing = held(NO_SCHEDULE, State.ACTIVE, target=WHOLE)
+    seen = view(target=NodeTarget(NODE, THERE, placed=True))
+
+    assert level(standing, seen, firing=firing) == standing
+
+
+def test_another_key_is_another_taint_that_only_evidence_brings() -> None:
+    """Whoever tolerates the one need not tolerate the other: for him the new one is a new taint."""
+    standing = held(NO_EXECUTE, State.ACTIVE)
+    seen = view(taint_key="example.com/other")
+    waits = replace(standing, state=State.WITHHELD, reason=NO_EVIDENCE)
+
+    assert level(standing, seen, firing=False) == waits
+    assert level(waits, seen, firing=False) == waits
+    assert level(waits, seen, firing=True) == with_key(standing, "example.com/other")
+    assert level(standing, replace(seen, refusal=view(refusal=Limit.NEW).refusal), firing=True) == replace(
+        standing, state=State.WITHHELD, reason=f"{NO_ROOM}new"
+    )
+
+
+def test_a_latched_record_has_the_new_key_at_once() -> None:
+    standing = held(NO_EXECUTE, State.ACTIVE, latched=True)
+
+    moved = level(standing, view(taint_key="example.com/other"), firing=False)
+    assert moved == with_key(standing, "example.com/other")
+
+
+def test_a_value_that_the_table_has_no_more_is_as_another_key() -> None:
+    standing = held(NO_EXECUTE, State.ACTIVE)
+    former = replace(standing, taint=replace(standing.taint, value="host-link"))
+    waits = replace(former, state=State.WITHHELD, reason=NO_EVIDENCE)
+
+    assert level(former, view(), firing=False) == waits
+    assert level(waits, view(), firing=True) == standing
+    assert level(replace(former, latched=True), view(), firing=False) == replace(standing, latched=True)
+
+
+@pytest.mark.parametrize("firing", [False, True])
+def test_what_only_informs_has_the_new_key_at_once(*, firing: bool) -> None:
+    before = held(NONE, State.ACTIVE)
+
+    levelled = level(before, view(max_effect=NONE, taint_key="example.com/other"), firing=firing)
+    assert levelled == with_key(before, "example.com/other")
+
+
+def test_a_cap_lowers_what_still_has_the_former_key() -> None:
+    standing = held(NO_EXECUTE, State.ACTIVE)
+
+    lowered = level(standing, view(max_effect=NO_SCHEDULE, taint_key="example.com/other"), firing=False)
+    assert lowered == held(NO_SCHEDULE, State.WITHHELD, NO_EVIDENCE)
+
+
 # What holds for any record in any surroundings
 
 many = settings(max_examples=400, deadline=None)
 """The rare corner is one of state, cap, place and evidence at once."""
 
-some_records = records(started=starts, nodes=st.just(NODE))
+some_records = records(
+    started=starts, nodes=st.just(NODE), at=any_targets, taint_keys=st.sampled_from([TAINT_KEY, "example.com/before"])
+)
 
 
 def wanted(one: Record, seen: View) -> Effect:
-    return seen.policy.effect_of(one.key.fault)
+    """By the policy, for the target that counts: a place that is known is not left for one that is guessed."""
+    target = seen.target if seen.target.placed or not one.target.placed else one.target
+    return seen.policy.effect_of(one.key.fault, target)
 
 
 @many
@@ -321,10 +474,18 @@ def test_nothing_is_stronger_than_policy_allows(one: Record, seen: View, firing:
     levelled = level(one, seen, firing=firing)
 
     assert levelled.taint.effect.rank <= wanted(one, seen).rank
+    assert levelled.taint.effect.rank <= seen.policy.effect_of(one.key.fault, levelled.target).rank
     if levelled.state in {State.RELEASED, State.OPTED_OUT, State.COVERED}:
         assert levelled.taint.effect is NONE
     if levelled.state is State.ACTIVE:
         assert levelled.taint.effect is wanted(one, seen)
+
+
+def kept_off_before(one: Record, levelled: Record) -> bool:
+    """Whether who uses what is tainted now has met the very same taint there: on it, or on the Node it is part of."""
+    same_taint = replace(one.taint, effect=NONE) == replace(levelled.taint, effect=NONE)
+    before, now = one.target.place, levelled.target.place
+    return same_taint and (before == now or (isinstance(one.target, NodeTarget) and before.pool == now.pool))
 
 
 @many
@@ -332,7 +493,7 @@ def test_nothing_is_stronger_than_policy_allows(one: Record, seen: View, firing:
 def test_only_evidence_and_room_raise(one: Record, seen: View, firing: bool) -> None:  # noqa: FBT001 - drawn
     levelled = level(one, seen, firing=firing)
 
-    before = one.taint.effect.rank if one.target.place == levelled.target.place else 0
+    before = one.taint.effect.rank if kept_off_before(one, levelled) else 0
     if levelled.taint.effect.rank > before:
         assert firing or one.latched
         assert seen.refusal(one.key, levelled.target, levelled.taint.effect) is None
@@ -345,14 +506,15 @@ def test_all_else_that_the_record_says_stays(one: Record, seen: View, firing: bo
 
     for name in ("key", "node_uid", "latched", "episode", "first_fired", "last_fired", "tainted_since", "stored"):
         assert getattr(levelled, name) == getattr(one, name)
-    assert (levelled.taint.key, levelled.taint.value) == (TAINT_KEY, FAULTS[one.key.fault].value)
+    taint, today = replace(levelled.taint, effect=NONE), Taint(TAINT_KEY, FAULTS[one.key.fault].value, NONE)
+    assert taint == today or (taint == replace(one.taint, effect=NONE) and levelled.state is State.WITHHELD)
     assert (levelled.released_until > NOW) == (levelled.state is State.RELEASED)
 
 
 @pytest.mark.parametrize("part", ["driver", "pool", "device"])
 def test_a_selector_that_a_hand_has_emptied_is_lowered_at_once_and_mended(part: str) -> None:
     """It taints every device of the pool, the driver or the cluster; no firing may come for long."""
-    emptied = replace(record("device_unreachable").target, **{part: "?"}, placed=False)
+    emptied = replace(HERE, **{part: "?"}, placed=False)
     held = replace(record("device_unreachable"), target=emptied, state=State.WITHHELD)
 
     settled = level(held, view(), firing=False)
@@ -364,7 +526,7 @@ def test_a_selector_that_a_hand_has_emptied_is_lowered_at_once_and_mended(part: 
 
 
 def test_a_rule_that_a_hand_has_pointed_at_another_driver_comes_back_by_a_firing_alone() -> None:
-    elsewhere = replace(record("device_unreachable").target, driver="other.example.com")
+    elsewhere = replace(HERE, driver="other.example.com")
     held = replace(record("device_unreachable"), target=elsewhere)
 
     assert level(held, view(), firing=False).state is State.WITHHELD

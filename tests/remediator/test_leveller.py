@@ -15,7 +15,7 @@ from remediator.budget import Limits
 from remediator.decide import release, relevel
 from remediator.leveller import SWEEP_SECONDS
 from remediator.records import Key, State
-from remediator.traces import UPDATE
+from remediator.traces import RETIRE, UPDATE
 from tests.remediator.fakes import conflict, eventually, unavailable
 from tests.remediator.samples import NODE, NOW, STARTED, alert_json, node
 
@@ -205,3 +205,80 @@ async def test_a_bug_that_one_record_meets_keeps_no_other_from_being_lowered(
 
     assert [key for _, key in await sweep(faulty)] == [EFA]
     assert [record.getMessage() for record in caplog.records] == ["levelling a record: unexpected error"]
+
+
+async def test_a_move_that_was_cut_short_is_tidied_up_by_one_write(
+    faulty: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though nothing is to be changed of the record: it is there twice."""
+    twice = {EFA}
+    monkeypatch.setattr(faulty.backend, "untidy", lambda key: key in twice)
+    before = held(faulty, EFA)
+    assert await sweep(faulty) == [("update", EFA)]
+    assert replace(held(faulty, EFA), stored=before.stored) == before
+    twice.clear()
+
+    assert await sweep(faulty) == []
+
+
+FORMERLY = replace(EFA, fault="link_fabric_adapter")
+
+
+async def recorded(service: Service, key: Key, **changes: Any) -> Record:
+    """Have a record of the sample's content under that key, as a release before has written it."""
+    made = replace(held(service, EFA), key=key, stored=None, **changes)
+    await service.backend.memory.create(made)
+    return made
+
+
+async def test_what_no_release_is_known_to_have_had_is_left_alone(faulty: Service) -> None:
+    """It may be of a release that is newer than this one, which is being rolled back."""
+    await recorded(faulty, FORMERLY)
+
+    assert await sweep(faulty) == []
+
+
+async def test_the_record_of_a_fault_that_is_no_more_is_removed(faulty: Service) -> None:
+    await recorded(faulty, FORMERLY)
+    faulty.parts.leveller._former = {FORMERLY.fault: None}
+    before = len(faulty.heard.changes)
+
+    assert await sweep(faulty) == [("delete", FORMERLY)]
+    assert [change.action for change in faulty.heard.changes[before:]] == [RETIRE]
+    assert await sweep(faulty) == []
+
+
+@pytest.mark.parametrize("latched", [False, True])
+async def test_the_record_of_a_fault_that_has_another_name_is_moved_with_all_it_says(
+    faulty: Service, *, latched: bool
+) -> None:
+    """First made, then removed: what is tainted stays so meanwhile."""
+    old = await recorded(faulty, FORMERLY, latched=latched, first_fired=STARTED - timedelta(days=1))
+    await faulty.backend.memory.delete(held(faulty, EFA))
+    faulty.parts.leveller._former = {FORMERLY.fault: EFA.fault}
+
+    assert await sweep(faulty) == [("create", EFA), ("delete", FORMERLY)]
+    now = held(faulty, EFA)
+    assert replace(now, stored=None, tainted_since=old.tainted_since) == replace(old, key=EFA)
+    assert await sweep(faulty) == []
+
+
+async def test_two_records_of_what_is_one_fault_today_become_one(faulty: Service) -> None:
+    """Latched if one of them was, and since the earlier of the two."""
+    before = held(faulty, EFA)
+    await recorded(faulty, FORMERLY, latched=True, first_fired=STARTED - timedelta(days=1))
+    faulty.parts.leveller._former = {FORMERLY.fault: EFA.fault}
+
+    assert await sweep(faulty) == [("update", EFA), ("delete", FORMERLY)]
+    after = held(faulty, EFA)
+    assert (after.latched, after.first_fired) == (True, STARTED - timedelta(days=1))
+    assert (after.taint, after.state, after.episode) == (before.taint, before.state, before.episode)
+    assert await sweep(faulty) == []
+
+
+async def test_a_move_to_another_name_that_was_cut_short_goes_on(faulty: Service) -> None:
+    """Both are there then, and say the same."""
+    await recorded(faulty, FORMERLY)
+    faulty.parts.leveller._former = {FORMERLY.fault: EFA.fault}
+
+    assert await sweep(faulty) == [("delete", FORMERLY)]

@@ -21,6 +21,7 @@ from aiohttp import web
 
 from remediator import listwatch
 from remediator.cluster import connect
+from remediator.errors import NotServedError
 from remediator.inventory import Node
 from remediator.listwatch import OUT_OF_TOUCH_SECONDS, ListWatch, as_it_came
 from tests.remediator.apiserver import ScriptedCollection, Step, bookmark, events, page, status, text
@@ -321,6 +322,30 @@ async def test_until_a_list_succeeds_nothing_is_known(
     retries = [record for record in caplog.records if record.getMessage() == "listing: will retry"]
     assert len(retries) == len(trouble)
     assert all(vars(record)["path"] == PATH and vars(record)["error"] for record in retries)
+
+
+@pytest.mark.parametrize("before", [[], [page(node("a"))]], ids=["never-served", "served-before"])
+@pytest.mark.parametrize("trouble", [[], [status(500), text("<html>")]], ids=["at-once", "after-trouble"])
+async def test_one_that_is_to_end_when_there_is_no_such_collection_does(
+    before: list[Step],
+    trouble: list[Step],
+    aiohttp_server: AiohttpServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And for no other trouble. What is kept is not relied on then, and is still there."""
+    monkeypatch.setenv("NO_PROXY", "*")
+    not_served = status(404, "the server could not find the requested resource")
+    server = ScriptedCollection(lists=[*before, *trouble, not_served], watches=[not_served])
+    sink = Names()
+    async with api_of(server, aiohttp_server, tmp_path) as api:
+        watch = ListWatch(api, PATH, Node, as_it_came, sink, {}, Seconds(), ends_when_not_served=True)
+        with pytest.raises(NotServedError):
+            await asyncio.wait_for(watch.run(), timeout=20)
+
+    assert not watch.current
+    assert len(server.listed) == len(before) + len(trouble) + 1
+    assert (sink.names, sink.fills) == (({"a"}, 1) if before else (set(), 0))
 
 
 async def test_a_server_that_ends_every_watch_is_not_asked_in_a_tight_loop(watch: Watch) -> None:

@@ -31,7 +31,7 @@ def test_what_is_not_said_is_this() -> None:
         cluster=None,
         driver="neuron.aws.com",
         taint_key="neuron.aws.com/device-unhealthy",
-        backend="device-taint-rule",
+        backend="auto",
         kubeconfig=None,
     )
 
@@ -86,8 +86,19 @@ def test_all_problems_are_said_at_once() -> None:
         "reading --log.level: expected one of 'debug', 'info', 'warning', 'error', got 'loud'",
         "reading --driver: expected a driver name such as 'neuron.aws.com', got 'Neuron'",
         "reading $NEURON_REMEDIATOR_TAINT_KEY: " + KEY_EXPECTED + ", got 'a b'",
-        "reading --backend: expected one of 'device-taint-rule', 'memory', got 'node'",
+        "reading --backend: expected one of 'auto', 'device-taint-rule', 'node-taint', 'memory', got 'node'",
     )
+
+
+@pytest.mark.parametrize("backend", ["auto", "device-taint-rule", "node-taint", "memory"])
+def test_backends(backend: str) -> None:
+    assert read([TOKEN, f"--backend={backend}"], {}).backend == backend
+
+
+def test_a_node_is_emptied_only_on_request() -> None:
+    assert not read([TOKEN], {}).node_no_execute
+    assert read([TOKEN, "--node-taint.allow-no-execute"], {}).node_no_execute
+    assert read([TOKEN], {"NEURON_REMEDIATOR_NODE_TAINT_ALLOW_NO_EXECUTE": "true"}).node_no_execute
 
 
 @pytest.mark.parametrize("driver", ["neuron.aws.com", "a", "a-b.c", "a" * 63])

@@ -12,22 +12,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.faults import Effect
-from remediator.inventory import Target
 from remediator.records import State, Stored, object_name
+from remediator.targets import NodeTarget, Target
 from remediator.traces import MESSAGE_LIMIT, Change, Level, Reason, audit_of, event_of
-from tests.remediator.samples import DRIVER, NODE, NOW, TAINT_KEY, record
+from tests.remediator.samples import DRIVER, NODE, NOW, TAINT_KEY, on_node, record
 from tests.remediator.strategies import hostile_texts, instants, records
 
 if TYPE_CHECKING:
     from remediator.records import Record
+    from remediator.targets import AnyTarget
 
 _long_name = st.just("n" * 253)
-_targets = st.builds(
+_devices = st.builds(
     Target,
     driver=st.just("d" * 253) | st.just(DRIVER),
     pool=_long_name | st.just(NODE),
     device=st.sampled_from(["neuron-device-3", "neuron-node", "x" * 63]),
     placed=st.booleans(),
+)
+_targets: st.SearchStrategy[AnyTarget] = _devices | st.builds(
+    NodeTarget, node=_long_name | st.just(NODE), device=_devices
 )
 _words = hostile_texts | st.text(min_size=1000, max_size=3000)
 
@@ -50,7 +54,7 @@ def _changes(draw: st.DrawFn) -> Change:
 
     base = draw(records())
     before, after = any_record(base), any_record(base)
-    action = draw(st.sampled_from(["create", "update", "delete", "void", "removed"]))
+    action = draw(st.sampled_from(["create", "update", "delete", "void", "retire", "rename", "removed"]))
     if action == "create":
         return Change(action, None, after)
     return Change(action, before, after if action == "update" else None)
@@ -72,15 +76,16 @@ def test_any_change_has_a_well_formed_event_or_none(change: Change) -> None:
     assert told.message.isprintable()
     key = change.record.key
     assert told.message.startswith(f"Neuron device {key.device}, fault {key.fault}: its taint ")
-    assert change.record.target.device in told.message
+    target = change.record.target
+    assert (target.node if isinstance(target, NodeTarget) else target.device) in told.message
 
 
 @given(_changes())
 def test_no_raised_or_lowered_effect_goes_untold(change: Change) -> None:
     before, after = _effects(change)
     told = event_of(change)
-    if change.action == "void":
-        assert told is None  # the new machine's record is told of, on the new Node
+    if change.action in {"void", "rename"}:
+        assert told is None  # its successor is told of: the new machine's, or the one of the fault's new name
     elif after.rank > before.rank:
         assert told is not None
         assert (told.reason, told.level) == (Reason.TAINTED, Level.WARNING)
@@ -116,6 +121,8 @@ def test_a_new_episode_is_for_the_audit_line_only(held: Record, fired: Any) -> N
 HBM, EFA = record(), record("link_efa")
 PLACE = f"{DRIVER}/{NODE}/neuron-device-3"
 ELSEWHERE = Target(DRIVER, "pool-2", "neuron-device-3")
+ON_NODE = replace(EFA, target=on_node())
+WHOLE = f"the whole Node {NODE}"
 ONLY = "it ends with a new node or an operator's release only"
 CLEAN = "it ends with clean readings"
 
@@ -248,7 +255,33 @@ SENTENCES: list[tuple[Change, Reason, str]] = [
         Reason.REMOVED,
         (
             f"its taint on {PLACE} is gone, was NoExecute: somebody else deleted rule {object_name(HBM.key)}, "
-            "by hand or with its Node; a firing brings it back while the fault is there"
+            "by hand or with the Node; a firing brings it back while the fault is there"
+        ),
+    ),
+    (
+        Change("retire", HBM, None),
+        Reason.RETIRED,
+        f"its taint on {PLACE} is gone, was NoExecute: this release knows no such fault any more",
+    ),
+    (
+        Change("create", None, ON_NODE),
+        Reason.TAINTED,
+        f"its taint on {WHOLE} is NoSchedule, by alert NeuronDeviceEFALinkError; {CLEAN}",
+    ),
+    (
+        Change("update", ON_NODE, EFA),
+        Reason.MOVED,
+        (
+            f"its taint is NoSchedule on {PLACE} now, was NoSchedule on {WHOLE}, "
+            f"by alert NeuronDeviceEFALinkError; {CLEAN}"
+        ),
+    ),
+    (
+        Change("removed", ON_NODE, None),
+        Reason.REMOVED,
+        (
+            f"its taint on {WHOLE} is gone, was NoSchedule: somebody else took it off the Node, "
+            "by hand or with the Node; a firing brings it back while the fault is there"
         ),
     ),
 ]
@@ -276,6 +309,7 @@ def test_each_reason_has_its_sentence_and_its_level() -> None:
         "NeuronDeviceTaintOptedOut": "Normal",
         "NeuronDeviceFaultRecorded": "Normal",
         "NeuronDeviceTaintCleared": "Normal",
+        "NeuronDeviceTaintRetired": "Normal",
         "NeuronDeviceTaintRemoved": "Warning",
     }
     assert {str(one.reason) for one in told} == {str(reason) for reason in Reason}
@@ -331,6 +365,14 @@ def test_the_audit_line_has_both_sides() -> None:
     gone = audit_of(Change("delete", HBM, None))
     assert (gone["effect"], gone["effect_before"], gone["state"]) == (None, "NoExecute", None)
     assert (gone["released_by"], gone["rule"], gone["rule_uid"]) == (None, object_name(HBM.key), None)
+
+
+def test_the_audit_line_of_a_record_on_a_node_names_no_rule() -> None:
+    """What it is stored as is the Node, which the line names anyway."""
+    fields = audit_of(Change("create", None, replace(ON_NODE, stored=Stored(NODE, "uid-1", "7"))))
+
+    assert (fields["target"], fields["rule"], fields["rule_uid"]) == (WHOLE, None, None)
+    assert (fields["node"], fields["node_uid"], fields["device"]) == (NODE, "uid-1", 3)
 
 
 @pytest.mark.parametrize(

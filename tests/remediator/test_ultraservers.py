@@ -174,9 +174,9 @@ async def test_one_refusal_is_no_proof_that_there_are_none() -> None:
 
     refusing: Any = Refusing()
     one = UltraServers(refusing, elapsed=time.monotonic, on_change=lambda: None)
-    assert await one._find() is None  # noqa: SLF001 - a look, of which there are many a minute
+    assert await one._find() is None
     assert one.members() is None
-    assert await one._find() == ""  # noqa: SLF001
+    assert await one._find() == ""
     assert one.members() == {}
 
 
