@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from typing import TYPE_CHECKING, Any
 
-from alerts.faults import Effect
-from remediator.backends.device_taint_rule import RecordCache, collection
+from remediator.backends.device_taint_rule import RecordCache
 from remediator.backends.node_taint import NodeRecords
 from remediator.claims import ClaimObject, ClaimReader, Claims
-from remediator.cluster import RESOURCE_API, Api, rule_version
-from remediator.errors import NotServedError
+from remediator.cluster import RESOURCE_API, Api
 from remediator.foreign_rules import ForeignRules, Sorting
 from remediator.inventory import DeviceTaint, Inventory, Node, Slice
-from remediator.listwatch import ListWatch, as_it_came, patiently
+from remediator.listwatch import ListWatch, as_it_came
 from remediator.node_cache import NODES, NodeCache
-from remediator.node_records import foreign_taints
 from remediator.peer_rules import PeerRules
 from remediator.placement import Choice, by_node, settle
-from remediator.rules import Rule
+from remediator.rules_served import RulesServed
 from remediator.slices import Compactor, SliceObject
 from remediator.targets import Place
 from remediator.ultraservers import UltraServers
@@ -42,9 +38,6 @@ CLAIMS = f"{RESOURCE_API}/v1/resourceclaims"
 
 
 _JUST_NOW_SECONDS = 1.0
-_RULES_AGAIN_SECONDS = 5.0
-"""How soon a cluster that serves no rules is asked again: it may be upgraded under us."""
-
 _NODES_PAUSE = 0.25
 """In seconds. Kubelets tell of every node all the time, of which hardly anything is of interest here."""
 
@@ -97,22 +90,22 @@ class Caches:
         self._api = api
         self._choice = choice
         self._on_change = on_change
-        self.node_cache = NodeCache(api, elapsed=elapsed, on_change=self._changed)
+        self.node_cache = NodeCache(api, elapsed=elapsed, on_change=on_change)
+        self.node_cache.on_node = self._take_node
         self.node_records = NodeRecords(driver)
-        self.node_cache.on_node = self.node_records.take
-        # Whether the API server has said how it serves rules; as what, or not at all, is `records.version`.
-        self._rules_known = False
+        self._neuron: set[str] = set()
         self._slices = SliceCache(driver, on_change=self._changed)
-        self.records = RecordCache()
         self.claims = Claims(on_change=self._claimed)
-        self.foreign_rules = ForeignRules(driver)
-        self._without_slices: int | None = None
-        driver_only = {"fieldSelector": f"spec.driver={driver}"}
-        # All rules, as those of others taint too.
-        self.peer_rules = PeerRules(on_change=on_change)
         self.ultraservers = UltraServers(api, elapsed=elapsed, on_change=on_change)
-        self._rules = Sorting(self.records, self.foreign_rules, self.peer_rules)
-        self._rules_watch = ListWatch(api, "", Rule, as_it_came, self._rules, {}, elapsed, ends_when_not_served=True)
+        self.records = RecordCache()
+        self.peer_rules = PeerRules(on_change=on_change)
+        self.foreign_rules = ForeignRules(driver)
+        # All rules, as those of others taint too.
+        self._sorting = Sorting(self.records, self.foreign_rules, self.peer_rules)
+        self._rules = RulesServed(api, self._sorting, elapsed=elapsed, on_served=self._served_as)
+        self._without_slices: int | None = None
+        self._nodes_unavailable: frozenset[Place] | None = None
+        driver_only = {"fieldSelector": f"spec.driver={driver}"}
         self._watches: dict[str, ListWatch[Any, Any]] = {
             "nodes": ListWatch(api, NODES, Node, as_it_came, self.node_cache, {}, elapsed, _NODES_PAUSE),
             "resourceslices": ListWatch(api, SLICES, SliceObject, Compactor(), self._slices, driver_only, elapsed),
@@ -124,56 +117,33 @@ class Caches:
         async with asyncio.TaskGroup() as group:
             for watch in self._watches.values():
                 group.create_task(watch.run())
-            group.create_task(self._follow_rules())
+            group.create_task(self._rules.run())
             group.create_task(self.ultraservers.run())
-
-    async def _follow_rules(self) -> None:
-        """Find out how rules are served, if at all, and keep them current; anew whenever that changes."""
-        pause = _RULES_AGAIN_SECONDS
-        while True:
-            self._served_as(await self._discovered())
-            if self.records.version:
-                try:
-                    await self._rules_watch.run()
-                except NotServedError as error:
-                    _LOG.warning("rules are not served any more as they were", extra={"error": str(error)})
-            # One 404 is no proof, and a cluster that serves none is not upgraded every second.
-            await asyncio.sleep(random.uniform(pause / 10, pause / 5 if self.records.version else pause))  # noqa: S311
-
-    async def _discovered(self) -> str:
-        asking = patiently("discovering DeviceTaintRule", longest=5, path=RESOURCE_API, given_up_on=NotServedError)
-        try:
-            version: str = await asking(rule_version, self._api)
-        except NotServedError as error:
-            if self.records.version or not self._rules_known:
-                _LOG.warning("no rules here", extra={"error": str(error), "backend": str(self._choice)})
-            return ""
-        return version
 
     def _served_as(self, version: str) -> None:
         """Take in how rules are served from now on; an empty version says that they are not."""
-        if self._rules_known and version == self.records.version:
-            return
-        self.records.version, self._rules_known = version, True
-        self._rules_watch.path = collection(version)
+        self.records.served_as(version)
         if not version:
-            # What was on rules is out of force.
-            self._rules.replace([], "0")
+            # Nor is anybody else's in force.
+            self.peer_rules.replace([], "0")
+            self.foreign_rules.replace([], "0")
         self._changed()
 
     def renew_records(self) -> None:
-        """List our rules anew, unless they were listed just now: for who begins to lead, and counts what was raised."""
-        self._rules_watch.renew(older_than=_JUST_NOW_SECONDS)
+        """List all that bears records anew, unless that was done just now.
+
+        For who begins to lead: it counts what was raised by the one before.
+        """
+        self._rules.renew(older_than=_JUST_NOW_SECONDS)
+        self._watches["nodes"].renew(older_than=_JUST_NOW_SECONDS)
 
     def not_ready(self) -> str | None:
         """Say what is not known, or not known any more; None when decisions can be made."""
-        if not self._rules_known:
-            return "waiting for the API server to say how it serves DeviceTaintRules"
+        if (reason := self._rules.not_ready()) is not None:
+            return reason
         if not self.records.version and self._choice is Choice.RULES:
             return "the API server serves no version of DeviceTaintRule; expected one, or --backend=auto"
         missing = [name for name, watch in self._watches.items() if not watch.current]
-        if self.records.version and not self._rules_watch.current:
-            missing.append("devicetaintrules")
         return f"waiting for a list of {', '.join(missing)}" if missing else None
 
     async def node(self, name: str, *, live: bool = False) -> Node | None:
@@ -207,23 +177,17 @@ class Caches:
 
     def node_taints(self, node: str) -> Collection[DeviceTaint]:
         """The taints on the Node itself that are not ours."""
-        held = self.node_cache.get(node)
-        return [
-            DeviceTaint(taint.get("key", ""), taint.get("value", ""), Effect.read(taint.get("effect", "")))
-            for taint in (foreign_taints(held) if held else ())
-        ]
+        return self.node_records.foreign_taints(node)
 
     def targets(self) -> int:
         """What the budget is a share of: devices in Neuron slices, and one for each Neuron node without slices.
 
         Where nothing but Nodes can be tainted, a node is one, whatever it lists.
         """
+        listed = self.inventory.nodes()
         if self._without_slices is None:
-            listed = self.inventory.nodes()
-            bare = (node for node in self.node_cache.all() if node.neuron and node.metadata.name not in listed)
-            self._without_slices = sum(1 for _ in bare)
-        listed_targets = len(self.inventory.nodes()) if self._by_node() else self.inventory.targets()
-        return listed_targets + self._without_slices
+            self._without_slices = len(self._neuron - listed)
+        return (len(listed) if self._by_node() else self.inventory.targets()) + self._without_slices
 
     def _by_node(self) -> bool:
         return by_node(self._choice, served=bool(self.records.version))
@@ -237,17 +201,25 @@ class Caches:
 
         Where nothing but Nodes can be tainted, those are the Nodes with such a device.
         """
-        places = self.inventory.unavailable()
-        if not (places and self._by_node()):
-            return places
-        found = (self.inventory.index_of(place) for place in places)
-        return {Place(label[0], "") for label in found if label is not None}
+        if not self._by_node():
+            return self.inventory.unavailable()
+        if self._nodes_unavailable is None:
+            found = (self.inventory.index_of(place) for place in self.inventory.unavailable())
+            self._nodes_unavailable = frozenset(Place(label[0], "") for label in found if label is not None)
+        return self._nodes_unavailable
 
     def _claimed(self, pool: str, devices: AbstractSet[str]) -> None:
         """Where slices list the devices, what claims say of them changes no decision."""
         if not devices <= {device.name for _, device in self.inventory.devices_of(pool)}:
             self._on_change()
 
+    def _take_node(self, name: str, node: Node | None) -> None:
+        neuron = node is not None and node.neuron
+        if neuron is not (name in self._neuron):
+            self._neuron ^= {name}
+            self._without_slices = None
+        self.node_records.take(name, node)
+
     def _changed(self) -> None:
-        self._without_slices = None
+        self._without_slices = self._nodes_unavailable = None
         self._on_change()

@@ -241,16 +241,16 @@ def decide_cleared(cleared: Cleared, *, record: Record | None) -> Action | Outco
     return Delete(record)
 
 
-def relevel(record: Record, *, node: Node | None, view: View) -> Update | None:
+def relevel(record: Record, *, node: Node | None, view: View, untidy: bool = False) -> Update | None:
     """Bring a record up to what surrounds it now, without a firing; None when there is nothing to do.
 
     A record whose Node is not there, or is another machine by now, is left to the garbage collector and to the next
-    firing; one of a fault that the table does not have is left alone.
+    firing; one of a fault that the table does not have is left alone. One that is `untidy` is written as it is.
     """
     if record.ending or record.key.fault not in FAULTS or node is None or record.node_uid != node.metadata.uid:
         return None
     settled = level(record, view, firing=False)
-    return None if settled == record else Update(settled)
+    return None if settled == record and not untidy else Update(settled)
 
 
 def rename(record: Record, *, to: str | None, held: Record | None, node: Node | None, view: View) -> Levelling | None:
@@ -266,7 +266,7 @@ def rename(record: Record, *, to: str | None, held: Record | None, node: Node | 
     if held is None:
         named = replace(record, key=replace(record.key, fault=to), stored=None)
         return Rename(record, Create(level(named, view, firing=False)))
-    if held.ending:
+    if held.ending or held.node_uid != record.node_uid:
         return None
     merged = replace(
         held,

@@ -55,7 +55,7 @@ def new(namespace: str, name: str) -> Object:
 
 
 def held(lease: Object, *, identity: str, duration: int, now: datetime) -> Object:
-    """The same Lease, held by `identity` for `duration` seconds from now on."""
+    """The same Lease, held by `identity` for `duration` seconds from now on, with our mark."""
     spec = dict(lease.get("spec") or {})
     stamp = micro_time(now)
     if spec.get("holderIdentity") != identity:
@@ -65,7 +65,8 @@ def held(lease: Object, *, identity: str, duration: int, now: datetime) -> Objec
         spec["leaseTransitions"] = min(transitions, _MOST_TRANSITIONS)
         spec["acquireTime"] = stamp
     spec |= {"holderIdentity": identity, "leaseDurationSeconds": duration, "renewTime": stamp}
-    return {**lease, "spec": spec}
+    labels = {**(lease["metadata"].get("labels") or {}), MANAGED_BY: MANAGER}
+    return {**lease, "metadata": {**lease["metadata"], "labels": labels}, "spec": spec}
 
 
 def released(lease: Object, *, now: datetime) -> Object:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from alerts.faults import FAULTS, Effect
 from remediator.records import NEVER, Record, State, Taint
-from remediator.targets import lies_in
+from remediator.targets import NodeTarget, Target, lies_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -64,8 +64,7 @@ def level(record: Record, view: View, *, firing: bool) -> Record:
         record = replace(record, released_until=NEVER, released_by="", reason=FAULTS[record.key.fault].alert)
     if view.opted_out:
         return _lifted(record, view, State.OPTED_OUT, _OPTED_OUT)
-    # A slice may be gone for a while (the kubelet wipes it at every start): that moves nothing.
-    target = view.target if view.target.placed or not record.target.placed else record.target
+    target = _target(record, view)
     wanted = view.policy.effect_of(record.key.fault, target)
     if Effect.NONE.rank < wanted.rank <= view.driver_effect(target).rank:
         return _lifted(record, view, State.COVERED, _COVERED)
@@ -79,6 +78,17 @@ def level(record: Record, view: View, *, firing: bool) -> Record:
         # It may be damaged by a hand: only a firing writes it anew.
         return record if target == record.target else replace(record, target=target)
     return _active(record, view, target, wanted)
+
+
+def _target(record: Record, view: View) -> AnyTarget:
+    """What the record is to taint now.
+
+    A slice may be gone for a while (the kubelet wipes it at every start): that moves nothing.
+    """
+    if view.target.placed:
+        return view.target
+    away = isinstance(view.target, NodeTarget) and isinstance(record.target, Target)
+    return record.target if record.target.placed or away else view.target
 
 
 def _is_of(taint: Taint, record: Record, view: View) -> bool:

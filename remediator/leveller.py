@@ -10,17 +10,18 @@ import asyncio
 import logging
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from alerts.faults import FORMER
 from exporter.service.logs import Seldom
 from remediator.decide import Levelling, Update, relevel, rename
 from remediator.errors import ConflictError, RemediatorError
+from remediator.pacing import Pacing
 from remediator.records import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from datetime import datetime
 
     from remediator.backends import Backend
     from remediator.records import Key, Record
@@ -35,6 +36,7 @@ SWEEP_SECONDS = 15.0
 _PAUSE_SECONDS = 0.5
 """The shortest: a burst of changes is looked at once."""
 
+_NEVER_AGAIN = datetime.max.replace(tzinfo=UTC)
 _WORKERS = 16
 _RECORDS_A_TURN = 100
 _LOG_SECONDS = 10.0
@@ -63,6 +65,8 @@ class Leveller:
         self._writer = writer
         self._clock = clock
         self._former = former
+        self._put_off = _NEVER_AGAIN
+        self._pacing = Pacing()
         self._poked = asyncio.Event()
         self._seldom = Seldom(_LOG, _LOG_SECONDS, elapsed)
 
@@ -85,6 +89,7 @@ class Leveller:
         """Look at every record once, the longest standing first, and write what is not level."""
         if self._writer.not_leading() or self._surroundings.not_ready():
             return
+        self._put_off = _NEVER_AGAIN
         due: list[Key] = []
         for count, record in enumerate(sorted(self._backend.records(), key=_age), 1):
             if self._due(record):
@@ -109,8 +114,10 @@ class Leveller:
                     await alone.enter_async_context(self._writer.alone(one))
                 record = self._backend.record(key)
                 action = self._decide(record) if record else None
-                if action is not None:
+                if record is not None and action is not None and self._in_time(record, action):
                     await self._writer.carry_out(action)
+                    if _raises(record, action):
+                        self._pacing.raised(key, self._clock())
         except ConflictError:
             with suppress(RemediatorError):
                 await self._backend.refresh(key)
@@ -122,7 +129,8 @@ class Leveller:
 
     def _due(self, record: Record) -> bool:
         try:
-            return self._decide(record) is not None
+            action = self._decide(record)
+            return action is not None and self._in_time(record, action)
         except Exception:  # noqa: BLE001 - a bug that one record meets must not keep the others from being lowered
             _LOG.exception("levelling a record: unexpected error", extra={"record": str(record.key)})
             return False
@@ -133,8 +141,17 @@ class Leveller:
             today = self._today(key) or key
             held = self._backend.record(today)
             return rename(record, to=self._former[key.fault], held=held, node=node, view=self._views.of(today, node))
-        update = relevel(record, node=node, view=self._views.of(key, node))
-        return Update(record) if update is None and self._backend.untidy(key) else update
+        return relevel(record, node=node, view=self._views.of(key, node), untidy=self._backend.untidy(key))
+
+    def _in_time(self, record: Record, action: Levelling) -> bool:
+        """Whether it may be done now. What is raised too soon after the last time is looked at when its time comes."""
+        if not _raises(record, action):
+            return True
+        due = self._pacing.due(record.key, self._clock())
+        if due > self._clock():
+            self._put_off = min(due, self._put_off)
+            return False
+        return True
 
     def _today(self, key: Key) -> Key | None:
         name = self._former.get(key.fault)
@@ -148,9 +165,14 @@ class Leveller:
     def _until_next(self, began: datetime) -> float:
         """Seconds until the next look; a release that had ended when the last one began is waited for no more."""
         now = self._clock()
+        put_off = (self._put_off - now).total_seconds()
         released = (record for record in self._backend.records() if record.state is State.RELEASED)
         ends = ((one.released_until - now).total_seconds() for one in released if one.released_until > began)
-        return max(0.0, min((*ends, SWEEP_SECONDS)))
+        return max(0.0, min((*ends, put_off, SWEEP_SECONDS)))
+
+
+def _raises(record: Record, action: Levelling) -> bool:
+    return isinstance(action, Update) and action.record.taint.effect.rank > record.taint.effect.rank
 
 
 def _age(record: Record) -> tuple[datetime, Key]:

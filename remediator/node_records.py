@@ -70,16 +70,21 @@ def read(node: Node, *, driver: str) -> dict[Key, Record]:
         found = (strongest.get(taint["key"], Effect.NONE), Effect.read(taint["effect"]))
         strongest[taint["key"]] = max(found, key=lambda effect: effect.rank)
     for entry in book.records:
-        if not isinstance(entry, dict):
+        key = _key(entry, node)
+        if key is None:
             continue
         fields = {name: value for name, value in entry.items() if isinstance(value, str)}
-        device, fault = fields.get("device", ""), fields.get("fault", "")
-        if not DEVICE.fullmatch(device) or not fault:
-            continue
-        key = Key(node.metadata.name, int(device), fault)
         on_node = strongest.get(fields.get("key", ""), Effect.NONE)
         records[key] = _record(fields, key, node, driver=driver, on_node=on_node)
     return records
+
+
+def _key(entry: Any, node: Node) -> Key | None:
+    """Which record an entry is; None for one that does not say it, or not as this release does."""
+    device, fault = (entry.get("device"), entry.get("fault")) if isinstance(entry, dict) else (None, None)
+    if not (isinstance(device, str) and DEVICE.fullmatch(device) and isinstance(fault, str) and fault):
+        return None
+    return Key(node.metadata.name, int(device), fault)
 
 
 def _record(fields: Mapping[str, str], key: Key, node: Node, *, driver: str, on_node: Effect) -> Record:
@@ -105,22 +110,24 @@ def node_target(driver: str, node: str, device: int) -> NodeTarget:
     return NodeTarget(node, Target(driver, node, f"{NEURON_DEVICE}-{device}", placed=False))
 
 
-def patch(node: Node, records: Iterable[Record], *, now: datetime) -> dict[str, Any]:
+def patch(node: Node, records: Iterable[Record], *, now: datetime, unread: bool = True) -> dict[str, Any]:
     """Make the merge patch (RFC 7386) after which the Node has these records and no others, and their taints.
 
-    It fails with a conflict unless the Node is still the one that was read.
+    What the annotation says besides, in a way that this release does not read, is kept with our taints that no record
+    asks for, unless `unread` is false. The patch fails with a conflict unless the Node is still the one that was read.
     """
     held = sorted(records, key=lambda record: record.key)
-    before = node.spec.taints or []
-    ours = _ours(node, _book(node, damaged=_EMPTY))
+    before, book = node.spec.taints or [], _book(node, damaged=_EMPTY)
+    ours = _ours(node, book)
+    strange = [entry for entry in book.records if _key(entry, node) is None] if unread else []
     foreign = {(taint.get("key"), taint.get("effect")) for taint in before if taint not in ours}
     wanted = [taint for taint in _taints(held, ours, now) if (taint["key"], taint["effect"]) not in foreign]
+    if strange:
+        wanted += [taint for taint in ours if taint["key"] not in {one["key"] for one in wanted}]
     metadata = node.metadata
+    text = _text(metadata.uid, wanted, [*map(_entry, held), *strange]) if held or strange else None
     change: dict[str, Any] = {
-        "metadata": {
-            "resourceVersion": metadata.resource_version,
-            "annotations": {ANNOTATION: _text(metadata.uid, wanted, held) if held else None},
-        }
+        "metadata": {"resourceVersion": metadata.resource_version, "annotations": {ANNOTATION: text}}
     }
     after = _laid_over(before, ours, wanted)
     if after != before:
@@ -196,18 +203,18 @@ def _laid_over(before: list[NodeTaint], ours: list[NodeTaint], wanted: list[Node
     return [taint for taint in kept if taint is not None] + list(left.values())
 
 
-def _text(uid: str, taints: list[NodeTaint], records: list[Record]) -> str:
-    entries = [
-        {
-            "device": str(record.key.device),
-            "fault": record.key.fault,
-            "key": record.taint.key,
-            "value": record.taint.value,
-            "effect": str(record.taint.effect),
-            "since": time_text(record.tainted_since),
-            **to_fields(record),
-        }
-        for record in records
-    ]
-    said = [{name: taint[name] for name in ("key", "value", "effect")} for taint in taints]
+def _entry(record: Record) -> dict[str, str]:
+    return {
+        "device": str(record.key.device),
+        "fault": record.key.fault,
+        "key": record.taint.key,
+        "value": record.taint.value,
+        "effect": str(record.taint.effect),
+        "since": time_text(record.tainted_since),
+        **to_fields(record),
+    }
+
+
+def _text(uid: str, taints: list[NodeTaint], entries: list[Any]) -> str:
+    said = [{name: taint[name] for name in ("key", "value", "effect") if name in taint} for taint in taints]
     return msgspec.json.encode({"uid": uid, "taints": said, "records": entries}).decode()

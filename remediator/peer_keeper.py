@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from exporter.service.logs import Seldom
-from remediator.cluster import RESOURCE_API, object_path
+from remediator.backends.device_taint_rule import collection
+from remediator.cluster import object_path
 from remediator.errors import ConflictError, RemediatorError
 from remediator.peer_object import harmless, is_peer_rule, to_object
 from remediator.peers import changes
@@ -147,7 +148,7 @@ class PeerKeeper:
     async def _look_again(self, version: str, name: str) -> None:
         """Read a rule that is not as it was taken to be; the next look decides on it."""
         try:
-            rule = await self._api.get(object_path(_collection(version), name), Rule)
+            rule = await self._api.get(object_path(collection(version), name), Rule)
         except RemediatorError as error:
             self._failed(name, error)
             return
@@ -168,20 +169,16 @@ class PeerKeeper:
 
     async def _create(self, version: str, wanted: PeerRule) -> None:
         body = to_object(wanted, f"resource.k8s.io/{version}")
-        self._rules.answered(await self._api.create(_collection(version), body, Rule, fieldManager=MANAGER))
+        self._rules.answered(await self._api.create(collection(version), body, Rule, fieldManager=MANAGER))
 
     async def _mend(self, version: str, wanted: PeerRule, over: Rule) -> None:
-        path = object_path(_collection(version), wanted.name)
+        path = object_path(collection(version), wanted.name)
         body = to_object(wanted, f"resource.k8s.io/{version}", over=over)
         # Force: whatever a hand has changed belongs to its field manager now.
         self._rules.answered(await self._api.apply(path, body, Rule, fieldManager=MANAGER, force="true"))
 
     async def _delete(self, version: str, rule: Rule) -> None:
         metadata = rule.metadata
-        path = object_path(_collection(version), metadata.name)
+        path = object_path(collection(version), metadata.name)
         await self._api.delete(path, uid=metadata.uid, resource_version=metadata.resource_version)
         self._rules.forget(rule)
-
-
-def _collection(version: str) -> str:
-    return f"{RESOURCE_API}/{version}/devicetaintrules"

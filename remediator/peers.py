@@ -58,13 +58,18 @@ def wanted(
     for source, uid in sources.items():
         for peer in sorted(grouping.peers_of(source)):
             target = _device_of(inventory, peer)
-            if target is not None and nodes(peer) is not None:
+            if target is not None and _may_be_flagged(nodes(peer)):
                 rule = PeerRule(source=source, source_uid=uid, peer=peer, target=target)
                 found[rule.name] = rule
     for rule in _kept(held, sources, grouping, inventory.driver):
-        if nodes(rule.peer) is not None:
+        if _may_be_flagged(nodes(rule.peer)):
             found.setdefault(rule.name, rule)
     return found
+
+
+def _may_be_flagged(peer: Node | None) -> bool:
+    """Whether the Node is there, and has not asked to be left alone."""
+    return peer is not None and not peer.opted_out
 
 
 def _sources(records: Iterable[Record], nodes: Callable[[str], Node | None]) -> dict[str, str]:

@@ -32,7 +32,7 @@ class Source(StrEnum):
     DRIVER = "driver"
     """In a ResourceSlice, by the DRA driver."""
     RECORD = "record"
-    """In a DeviceTaintRule of ours."""
+    """In a DeviceTaintRule of ours, of a record or for a peer, or on a Node for one of its devices."""
     RULE = "rule"
     """In a DeviceTaintRule of somebody else."""
 

@@ -31,6 +31,7 @@ VERSIONS = ("v1", "v1beta1")
 LOOK_SECONDS = 10.0
 """How often to ask whether they are served by now, or may be read by now."""
 
+_DOUBT_SECONDS = 5.0
 _SOON_SECONDS = 1.0  # after trouble, and when they have just ceased to be served
 _LOG_SECONDS = 600.0
 
@@ -103,6 +104,9 @@ class UltraServers:
         self._watch: ListWatch[_UltraServer, _Members] | None = None
         self._without = False  # whether there are none that may be read
         self._refused = False
+        # Since when those that could be read seem to be gone.
+        self._missed: float | None = None
+        self._were_there = False
 
     def members(self) -> Mapping[str, frozenset[str]] | None:
         """For each node that an object names, the nodes of its UltraServer, itself included; None if that is not known.
@@ -128,10 +132,21 @@ class UltraServers:
         except RemediatorError as error:
             self._seldom.warning("finding NeuronUltraServers: failed, will retry", extra={"error": str(error)})
             return None
-        without, self._without = self._without, not path
-        if self._without and not without:
+        if path:
+            self._were_there, self._without, self._missed = True, False, None
+            return path
+        if self._were_there and not self._missed_for_long():
+            return None
+        self._were_there = False
+        without, self._without = self._without, True
+        if not without:
             self._on_change()
         return path
+
+    def _missed_for_long(self) -> bool:
+        """Whether those that could be read have been gone for some time: an API server that just started says much."""
+        self._missed = self._elapsed() if self._missed is None else self._missed
+        return self._elapsed() - self._missed >= _DOUBT_SECONDS
 
     async def _served(self) -> str:
         # Of all groups, as that is answered with certainty: a 404 for this one may be a proxy's.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import product
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from remediator.election import Leadership
     from remediator.metrics import Metrics
     from remediator.peer_object import PeerRule
+    from remediator.records import Record
     from remediator.settings import Settings
 
 DRAIN_SECONDS = 2.0
@@ -180,7 +181,9 @@ def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Conne
         clock=_clock,
         elapsed=time.monotonic,
     )
-    keeper = _peers(api, caches, backend, lease, parts.metrics)
+    # Who wants Nodes tainted alone wants no rules.
+    flagging = settings.backend != Choice.NODES
+    keeper = _peers(api, caches, backend.records if flagging else tuple, lease, parts.metrics)
 
     async def give_the_lease_back() -> None:
         if not parts.writer.in_doubt():
@@ -197,10 +200,14 @@ def _on_cluster(settings: Settings, api: Api, lease_api: Api, connections: Conne
     )
 
 
-def _peers(api: Api, caches: Caches, backend: PerNodeBackend, leadership: Leadership, metrics: Metrics) -> PeerKeeper:
+def _peers(
+    api: Api, caches: Caches, records: Callable[[], Iterable[Record]], leadership: Leadership, metrics: Metrics
+) -> PeerKeeper:
+    """What flags the peers of nodes with such records."""
+
     def wanted() -> Mapping[str, PeerRule]:
         return peers.wanted(
-            records=backend.records(),
+            records=records(),
             members=caches.ultraservers.members(),
             inventory=caches.inventory,
             nodes=caches.known_node,

@@ -30,7 +30,14 @@ if TYPE_CHECKING:
     from remediator.traces import Traces
 
 _NOT_CARRIED_OUT = frozenset(
-    {Refusal.UNAUTHORIZED, Refusal.FORBIDDEN, Refusal.INVALID, Refusal.THROTTLED, Refusal.NOT_LEADING}
+    {
+        Refusal.UNAUTHORIZED,
+        Refusal.FORBIDDEN,
+        Refusal.INVALID,
+        Refusal.THROTTLED,
+        Refusal.NOT_LEADING,
+        Refusal.NOT_SERVED,
+    }
 )
 """Refusals after which the write has certainly not reached the cluster."""
 

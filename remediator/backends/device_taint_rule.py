@@ -7,13 +7,16 @@ counted here. ResourceSlices are never written, and only objects with our mark a
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from alerts.faults import Effect
 from remediator.backends import OnChange, OneWay, ignore
 from remediator.cluster import RESOURCE_API, Api, object_path
 from remediator.errors import NotServedError, Refusal, UnavailableError
-from remediator.records import MANAGER, Key, Record, from_object, key_of, object_name, to_object
+from remediator.records import MANAGER, Key, Record, State, from_object, key_of, object_name, to_object
 from remediator.rules import Rule
+from remediator.targets import NodeTarget, Target
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,6 +41,21 @@ class RecordCache:
         self._deleted: dict[str, int] = {}
         # The newest version that a list or an event has told: all that happened until then is known.
         self._told = 0
+
+    def served_as(self, version: str) -> None:
+        """Take in how rules are served from now on; an empty version says that they are not.
+
+        Then they taint nothing, and what they say is left to be recorded elsewhere, as the API server lets nobody have
+        it any more: each record has no effect, and its Node for a target.
+        """
+        self.version, self._told, self._deleted = version, 0, {}
+        for held in self.all():
+            if version and isinstance(held.target, NodeTarget):
+                # It will be listed as it is, if it is there.
+                self._drop(held.key, ours=True)
+            elif not version and isinstance(held.target, Target):
+                lifted = self._records[held.key] = _out_of_force(held, held.target)
+                self.on_change(held, lifted, True)
 
     def replace(self, objects: list[Rule], resource_version: str) -> None:
         """Take the whole list; what we wrote after it was made stays.
@@ -71,7 +89,7 @@ class RecordCache:
 
         An answer that comes after the watch has told as much is old news: the rule may be gone by now.
         """
-        if int(rule.metadata.resource_version) > self._told:
+        if self.version and int(rule.metadata.resource_version) > self._told:
             self._take(rule)
 
     def _take(self, rule: Rule) -> None:
@@ -134,6 +152,16 @@ class RecordCache:
         if gone.stored is not None:
             self._keys.pop(gone.stored.uid, None)
         self.on_change(gone, None, ours)
+
+
+def _out_of_force(record: Record, device: Target) -> Record:
+    as_decided = record.state in (State.ACTIVE, State.WITHHELD)
+    return replace(
+        record,
+        target=NodeTarget(record.key.node, device),
+        taint=replace(record.taint, effect=Effect.NONE),
+        state=State.WITHHELD if as_decided else record.state,
+    )
 
 
 def _version(record: Record) -> int:
@@ -201,6 +229,10 @@ class DeviceTaintRuleBackend(OneWay):
         if record.stored is None:
             raise ValueError(f'deleting record "{record.key}": it was never stored')
         stored = record.stored
+        if not self._cache.version:
+            # What is not served cannot be deleted, and is of no effect.
+            self._cache.forget(stored.uid, stored.resource_version)
+            return
         await self._api.delete(self._path(stored.name), uid=stored.uid, resource_version=stored.resource_version)
         self._cache.forget(stored.uid, stored.resource_version)
 

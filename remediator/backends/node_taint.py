@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
+from alerts.faults import Effect
 from remediator.backends import OnChange, OneWay, ignore
 from remediator.cluster import Api, object_path
 from remediator.errors import ConflictError
-from remediator.inventory import Node
+from remediator.inventory import DeviceTaint, Node
 from remediator.node_cache import NODES, NodeCache
-from remediator.node_records import DamagedRecordsError, marked, patch, read
+from remediator.node_records import DamagedRecordsError, NodeTaint, foreign_taints, marked, patch, read
 from remediator.records import MANAGER, Key, Record
 
 if TYPE_CHECKING:
@@ -39,9 +40,14 @@ class NodeRecords:
         self.on_change: OnChange = ignore
         self._driver = driver
         self._of_node: dict[str, dict[Key, Record]] = {}
+        # Of those Nodes that have any.
+        self._foreign: dict[str, tuple[DeviceTaint, ...]] = {}
 
     def take(self, name: str, node: Node | None) -> None:
         """Take one Node as it is now, None when it is gone."""
+        self._foreign.pop(name, None)
+        if node is not None and (foreign := foreign_taints(node)):
+            self._foreign[name] = tuple(map(_device_taint, foreign))
         before = self._of_node.pop(name, {})
         after = self.of(node) if node is not None and marked(node) else {}
         # A record that is as it was keeps the version in which it became so: the next write of it is based on that.
@@ -60,6 +66,10 @@ class NodeRecords:
             _LOG.error("the records of a Node cannot be read: firings make them anew", extra={"error": str(error)})
             return {}
 
+    def foreign_taints(self, name: str) -> tuple[DeviceTaint, ...]:
+        """The taints of that Node that are not ours."""
+        return self._foreign.get(name, ())
+
     def get(self, key: Key) -> Record | None:
         """The record of one fault, or None."""
         return self._of_node.get(key.node, {}).get(key)
@@ -67,6 +77,10 @@ class NodeRecords:
     def all(self) -> Iterable[Record]:
         """Every record there is."""
         return tuple(record for records in self._of_node.values() for record in records.values())
+
+
+def _device_taint(taint: NodeTaint) -> DeviceTaint:
+    return DeviceTaint(taint.get("key", ""), taint.get("value", ""), Effect.read(taint.get("effect", "")))
 
 
 def _unless_changed(before: Record | None, after: Record) -> Record:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from remediator.backends import OnChange, ignore
-from remediator.errors import ConflictError
+from remediator.errors import ConflictError, Refusal, UnavailableError
 from remediator.records import State
 from remediator.targets import NodeTarget
 
@@ -48,8 +48,9 @@ class PerNodeBackend:
         return _joined(self._rules.record(key), self._nodes.record(key))
 
     def untidy(self, key: Key) -> bool:
-        """Whether the record is there twice."""
-        return self._rules.record(key) is not None and self._nodes.record(key) is not None
+        """Whether the record is there twice, and one of them may go."""
+        rule = self._rules.record(key)
+        return rule is not None and _counts(rule) and self._nodes.record(key) is not None
 
     async def refresh(self, key: Key) -> None:
         """Read one record anew from the cluster."""
@@ -69,6 +70,8 @@ class PerNodeBackend:
             raise ConflictError(f'moving record "{record.key}": it has changed since it was read')
         if old is None or (held is not None and held.stored == record.stored):
             await keeper.update(record)
+        elif held is not None and held.ending:
+            raise UnavailableError(Refusal.CONFLICT, f'moving record "{record.key}": its rule is still being deleted')
         elif held is None or held.node_uid != record.node_uid:
             if held is not None:
                 # Of the machine before, see `remediator.decide.Replace`; the record stays where it is meanwhile.
@@ -76,14 +79,15 @@ class PerNodeBackend:
             await keeper.create(replace(record, stored=None))
         else:
             await keeper.update(replace(record, stored=held.stored))
-        if old is not None:
+        if old is not None and not old.ending:
             await self._other(keeper).delete(old)
 
     async def delete(self, record: Record) -> None:
         """Remove the very version that was read, wherever it is kept; a record already gone is no error."""
         keeper = self._keeper(record)
         # The one that is not seen first: else it would be seen then.
-        if (hidden := self._other(keeper).record(record.key)) is not None:
+        hidden = self._other(keeper).record(record.key)
+        if hidden is not None and not hidden.ending:
             await self._other(keeper).delete(hidden)
         await keeper.delete(record)
 
@@ -111,11 +115,11 @@ class PerNodeBackend:
 
 
 def _joined(rule: Record | None, node: Record | None) -> Record | None:
-    """The one record that a rule and a Node make: the rule, unless that is of the machine that had the name before.
+    """The one record that a rule and a Node make: the rule, unless it is on its way out, or of the machine before.
 
     The one on the Node may be newer: faults fire and are latched also while rules are not served.
     """
-    if rule is None or node is None or rule.node_uid != node.node_uid:
+    if rule is None or node is None or rule.node_uid != node.node_uid or not _counts(rule):
         return node or rule
     newest = node if node.last_fired > rule.last_fired else rule
     return replace(
@@ -126,3 +130,8 @@ def _joined(rule: Record | None, node: Record | None) -> Record | None:
         first_fired=min(rule.first_fired, node.first_fired),
         last_fired=newest.last_fired,
     )
+
+
+def _counts(rule: Record) -> bool:
+    """Whether a rule is one to rely on: not one that is being deleted, nor one of a cluster that serves none."""
+    return not rule.ending and not isinstance(rule.target, NodeTarget)

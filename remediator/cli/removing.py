@@ -109,7 +109,8 @@ class Remover:
         driver = self._cluster.driver
         if of_node(node, self._scope, driver=driver) is None:
             return
-        change = node_records.patch(node, kept_records(node, self._scope, driver=driver), now=self._now)
+        kept = kept_records(node, self._scope, driver=driver)
+        change = node_records.patch(node, kept, now=self._now, unread=bool(self._scope.faults))
         await self._cluster.api.merge(self._path(node), change, Node, fieldManager=MANAGER)
 
     async def _again(self, before: Rule | Node | LeaseObject) -> Rule | Node | LeaseObject | None:
@@ -118,7 +119,12 @@ class Remover:
         if not isinstance(before, LeaseObject):
             return await self._cluster.api.get(path, type(before))
         lease = await self._cluster.api.get(path, LeaseObject)
-        return lease if lease is not None and lease.ours else None
+        if lease is None or not lease.ours:
+            return None
+        if lease.holder and lease.holder != before.spec.holder_identity:
+            told = f"removing Lease {lease.called}: {lease.holder} has taken it meanwhile; stop it, and run this again"
+            raise ConflictError(told)
+        return lease
 
     def _path(self, current: Rule | Node | LeaseObject) -> str:
         metadata = current.metadata

@@ -193,6 +193,7 @@ async def test_a_change_is_told_after_it_is_known(subject: Subject) -> None:
     seen: list[tuple[bool, int]] = []
     caches = subject.caches
     caches._on_change = lambda: seen.append((opted_out(caches, NODE), caches.targets()))
+    caches.node_cache._on_change = caches._on_change
     caches.node_cache.put(node(opt_out="true"))
     caches._slices.put(slice_of(NODE))
 
@@ -259,11 +260,11 @@ async def test_only_taints_of_others_on_a_node_are_told(subject: Subject) -> Non
     book = json.dumps({"uid": "uid-1", "taints": [mine], "records": []})
     subject.caches.node_cache.put(node(records=book, taints=[mine, other, {"key": "x", "effect": "PreferNoSchedule"}]))
 
-    assert subject.caches.node_taints(NODE) == [
+    assert list(subject.caches.node_taints(NODE)) == [
         DeviceTaint(TAINT.key, "", Effect.NO_SCHEDULE),
         DeviceTaint("x", "", Effect.NONE),
     ]
-    assert subject.caches.node_taints("not-there") == []
+    assert not subject.caches.node_taints("not-there")
 
 
 async def test_nodes_of_interest(subject: Subject) -> None:

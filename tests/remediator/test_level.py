@@ -532,3 +532,11 @@ def test_a_rule_that_a_hand_has_pointed_at_another_driver_comes_back_by_a_firing
     assert level(held, view(), firing=False).state is State.WITHHELD
     assert level(held, view(refusal=Limit.NEW), firing=True).target == elsewhere
     assert level(held, view(), firing=True).target == view().target
+
+
+@pytest.mark.parametrize("firing", [False, True])
+@pytest.mark.parametrize("fault", ["hbm", "device_unreachable"])
+def test_a_slice_that_is_away_moves_no_rule_to_the_whole_node(fault: str, *, firing: bool) -> None:
+    """Not even the rule of a device that the slice did not list: each restart of the kubelet would cost all others."""
+    standing = replace(record(fault), target=GUESS)
+    assert level(standing, view(target=on_node(placed=False)), firing=firing) == standing

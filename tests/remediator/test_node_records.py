@@ -432,6 +432,22 @@ def test_one_entry_that_is_none_costs_only_itself(entry: object, part: str) -> N
     assert ours(written(node, standing)) == ours(node)
 
 
+@pytest.mark.parametrize("entry", DAMAGED_ENTRIES, ids=json.dumps)
+def test_an_entry_that_is_not_understood_stays_with_its_taint(entry: object) -> None:
+    """A newer release may have written it; only who takes everything away takes it away."""
+    node = written(raw(), on_the_node("hbm"))
+    book = book_of(node)
+    book["records"].append(entry)
+    node["metadata"]["annotations"][ANNOTATION] = json.dumps(book)
+    without_records = written(node)
+
+    assert book_of(without_records)["records"] == [entry]
+    assert ours(without_records) == ours(node)
+    all_gone = merged(node, patch(typed(node), (), now=NOW, unread=False))
+    assert ANNOTATION not in all_gone["metadata"]["annotations"]
+    assert not all_gone["spec"].get("taints")
+
+
 def test_an_entry_that_says_only_which_fault_it_is_is_on_the_safe_side() -> None:
     """Latched, long ago, and withheld, so that a firing writes it anew."""
     text = json.dumps({"uid": UID, "records": [{"device": "3", "fault": "link_efa"}]})

@@ -393,3 +393,51 @@ def test_after_anything_it_is_told_as_it_is_and_one_write_tidies(steps: list[tup
         done(both.backend.update(seen))
         assert both.where() == both.backend.name_of(both.held())
         assert content(both.held()) == content(seen)
+
+
+# Rules that are there and are none to rely on
+
+
+def becomes(both: Both, **changes: Any) -> None:
+    """Have others change the rule."""
+    before = both.rules.record(KEY)
+    assert before is not None
+    after = both.rules._records[KEY] = replace(before, **changes)
+    both.rules.on_change(before, after, True)
+
+
+def ending(both: Both) -> None:
+    """Have a finalizer hold up the deletion of the rule."""
+    becomes(both, ending=True, state=State.WITHHELD)
+
+
+def test_a_rule_that_is_being_deleted_is_never_taken_for_the_record(both: Both) -> None:
+    """Tidied up in its favour, the record would go with it as soon as its finalizer does."""
+    both.put(BY_RULE)
+    ending(both)
+    done(both.backend.create(BY_NODE))
+
+    assert both.where() == "rules+nodes"
+    assert content(both.held()) == content(BY_NODE)
+    assert not both.backend.untidy(KEY)
+    done(both.backend.update(replace(both.held(), latched=True)))
+    assert both.where() == "rules+nodes", "it is not deleted again at every look"
+    assert both.held().latched
+
+
+def test_nothing_moves_to_a_rule_that_is_being_deleted(both: Both) -> None:
+    both.put(BY_RULE)
+    ending(both)
+    done(both.backend.create(BY_NODE))
+
+    with pytest.raises(UnavailableError, match="still being deleted"):
+        both.backend.update(replace(both.held(), target=BY_RULE.target)).send(None)
+    assert content(both.held()) == content(BY_NODE)
+
+
+def test_a_rule_that_is_not_served_is_never_taken_for_the_record(both: Both) -> None:
+    both.put(BY_RULE)
+    becomes(both, target=on_node(), taint=replace(BY_RULE.taint, effect=Effect.NONE))
+    done(both.backend.create(BY_NODE))
+
+    assert content(both.held()) == content(BY_NODE)

@@ -9,18 +9,19 @@ import asyncio
 import time
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp import web
 
-from remediator import caches as caches_module
+from alerts.faults import Effect
+from remediator import rules_served
 from remediator.caches import Caches
 from remediator.cluster import connect
 from remediator.placement import Choice
-from remediator.records import to_object
+from remediator.records import State, to_object
 from remediator.targets import NodeTarget, Target
 from tests.remediator.fakes import eventually
 from tests.remediator.samples import DRIVER, NODE, record
@@ -131,7 +132,9 @@ Run = Callable[..., AbstractAsyncContextManager[Subject]]
 def run(aiohttp_server: AiohttpServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Give a way to run caches on a server that serves rules in some version; quicker to ask again than in life."""
     monkeypatch.setenv("NO_PROXY", "*")
-    monkeypatch.setattr(caches_module, "_RULES_AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(rules_served, "AGAIN_SECONDS", 0.2)
+    monkeypatch.setattr(rules_served, "DOUBT_SECONDS", 1.0)
+    monkeypatch.setattr(rules_served, "_SOON_SECONDS", 0.2)
 
     @asynccontextmanager
     async def running(serving: str | None, choice: Choice = Choice.AUTO) -> AsyncIterator[Subject]:
@@ -206,8 +209,8 @@ async def test_a_cluster_without_rules_is_asked_every_five_seconds_at_least(
         asked.append((low, high))
         return 0.01
 
-    monkeypatch.setattr(caches_module, "_RULES_AGAIN_SECONDS", 5.0)
-    monkeypatch.setattr(caches_module, "random", SimpleNamespace(uniform=shortest))
+    monkeypatch.setattr(rules_served, "AGAIN_SECONDS", 5.0)
+    monkeypatch.setattr(rules_served, "random", SimpleNamespace(uniform=shortest))
     async with run(None) as subject:
         await eventually(lambda: subject.server.discovered > 2, what="some looks")
 
@@ -227,8 +230,8 @@ async def test_an_upgrade_from_one_version_to_another_keeps_every_record(run: Ru
         assert [after for _, after, _ in subject.told] == [before], "it came once, and nothing has happened to it since"
 
 
-async def test_a_cluster_that_serves_no_rules_any_more_has_none(run: Run) -> None:
-    """What was on them is out of force, which is no doing of somebody else; firings taint the Node then."""
+async def test_what_was_on_rules_that_are_served_no_more_is_out_of_force_and_not_lost(run: Run) -> None:
+    """Its latch, above all: whoever levels the records puts it on the Node, without a firing where it is latched."""
     async with run("v1") as subject:
         await subject.served_as("v1")
         (before,) = subject.held()
@@ -236,13 +239,32 @@ async def test_a_cluster_that_serves_no_rules_any_more_has_none(run: Run) -> Non
         subject.server.serve(None)
         await subject.served_as("")
 
-        assert subject.held() == []
-        assert subject.told[-1] == (before, None, True)
+        (after,) = subject.held()
+        assert after == replace(
+            before, target=ON_NODE, taint=replace(before.taint, effect=Effect.NONE), state=State.WITHHELD
+        )
+        assert subject.told[-1] == (before, after, True)
         assert subject.caches.locate(NODE, 3) == ON_NODE
         assert subject.changes
         subject.server.serve("v1")
         await subject.served_as("v1")
         assert subject.held() == [before]
+
+
+async def test_rules_that_some_server_does_not_know_stay_in_force(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a control plane is upgraded, its servers differ: nothing is decided then, and nothing moves."""
+    monkeypatch.setattr(rules_served, "DOUBT_SECONDS", 600.0)
+    async with run("v1") as subject:
+        await subject.served_as("v1")
+        held, discovered = subject.held(), subject.server.discovered
+        subject.server.serve(None)
+        await eventually(lambda: subject.server.discovered > discovered + 2, what="several looks")
+        assert subject.caches.not_ready() == "waiting for a list of devicetaintrules"
+        subject.server.serve("v1")
+        await subject.ready()
+
+        assert subject.held() == held
+        assert len(subject.told) == 1
 
 
 async def test_one_404_is_no_proof(run: Run) -> None:
