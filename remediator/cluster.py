@@ -34,8 +34,6 @@ _LINE_LIMIT = 2**21
 """Longest line of a watch in bytes: etcd holds no object above 1.5 MiB."""
 
 RESOURCE_API = "/apis/resource.k8s.io"
-RULE_VERSIONS = ("v1", "v1beta2", "v1alpha3")
-"""API versions that may serve DeviceTaintRule, best first; all three write it alike (v1alpha3 from 1.35)."""
 
 _REFUSALS: dict[int, Refusal] = {
     HTTPStatus.UNAUTHORIZED: Refusal.UNAUTHORIZED,
@@ -74,22 +72,6 @@ class _Deleted(msgspec.Struct, frozen=True):
 
     status: str | dict[str, Any] = ""
     metadata: _Uid = _Uid()
-
-
-class _Resource(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _ResourceList(msgspec.Struct, frozen=True):
-    resources: list[_Resource] = []
-
-
-class _GroupVersion(msgspec.Struct, frozen=True):
-    version: str
-
-
-class _Group(msgspec.Struct, frozen=True):
-    versions: list[_GroupVersion] = []
 
 
 class Api:
@@ -282,35 +264,6 @@ def _proxy_of_environment(url: str) -> str | None:
 def object_path(collection: str, name: str) -> str:
     """Path of one object of a collection."""
     return f"{collection}/{quote(name, safe='')}"
-
-
-async def rule_version(api: Api) -> str:
-    """Find the API version that serves DeviceTaintRule here; the best one if several do.
-
-    Raises `NotServedError` when none does: when the API server has said what it serves, and they are not among it. A
-    404 is no such word, as anybody in between may have said it.
-    """
-    group = await _discovery(api, RESOURCE_API, _Group)
-    served = {version.version for version in group.versions}
-    for version in RULE_VERSIONS:
-        if version in served:
-            listed = await _discovery(api, f"{RESOURCE_API}/{version}", _ResourceList)
-            if any(resource.name == "devicetaintrules" for resource in listed.resources):
-                return version
-    raise NotServedError(
-        "discovering DeviceTaintRule: the API server serves no version of it; expected Kubernetes 1.37, or 1.36 "
-        "with the DRADeviceTaintRules gate and resource.k8s.io/v1beta2 enabled"
-    )
-
-
-async def _discovery(api: Api, path: str, decode_as: type[T]) -> T:
-    try:
-        found = await api.get(path, decode_as)
-    except NotServedError as error:
-        raise UnavailableError(Refusal.NOT_SERVED, str(error)) from error
-    if found is None:
-        raise UnavailableError(Refusal.NOT_SERVED, f"reading {path}: it is not there")
-    return found
 
 
 @asynccontextmanager

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from exporter.service.logs import Seldom
 from remediator.backends.device_taint_rule import collection
-from remediator.cluster import RESOURCE_API, rule_version
+from remediator.cluster import RESOURCE_API
+from remediator.discovery import rule_version
 from remediator.errors import NotServedError
 from remediator.listwatch import ListWatch, as_it_came, patiently
 from remediator.rules import Rule

@@ -20,7 +20,8 @@ from remediator.caches import CLAIMS, SLICES
 from remediator.claims import ClaimObject, ClaimReader, Claims
 from remediator.cli.lease_watch import LEASES, LeaseObject, lease_path
 from remediator.cli.picture import Held, sorted_out
-from remediator.cluster import Api, connect, object_path, rule_version
+from remediator.cluster import Api, connect, object_path
+from remediator.discovery import rule_version
 from remediator.errors import ExpiredError, NotServedError, Refusal, RemediatorError, UnavailableError
 from remediator.inventory import Inventory, Node
 from remediator.listwatch import Page

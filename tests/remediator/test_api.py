@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
-from remediator.cluster import Api, connect, rule_version
+from remediator.cluster import Api, connect
+from remediator.discovery import rule_version
 from remediator.errors import NotServedError, UnavailableError
 from remediator.inventory import Node
 
@@ -98,3 +100,32 @@ async def test_only_what_is_said_to_be_served_tells_that_rules_are_not(api: Api,
     with pytest.raises(UnavailableError, match="404") as caught:
         await rule_version(api)
     assert not isinstance(caught.value, NotServedError)
+
+
+@pytest.mark.parametrize(
+    ("serving", "version"),
+    [
+        ({"v1": ["devicetaintrules"], "v1beta2": ["devicetaintrules"]}, "v1"),
+        ({"v1": ["resourceslices"], "v1beta2": ["devicetaintrules"]}, "v1beta2"),
+        ({"v1": ["resourceslices"], "v1alpha3": ["devicetaintrules", "devicetaintrules/status"]}, "v1alpha3"),
+        ({"v1": ["resourceslices"], "v1alpha3": ["devicetaintrules"]}, None),
+        ({"v1": ["resourceslices"]}, None),
+    ],
+    ids=["1.37", "1.36-gate", "1.35", "1.34", "none"],
+)
+async def test_rules_are_used_in_the_best_version_that_knows_all_effects(
+    serving: dict[str, list[str]], version: str | None
+) -> None:
+    class Discovery:
+        async def get(self, path: str, decode_as: type[Any]) -> Any:
+            last = path.rpartition("/")[2]
+            listed = {"resources": [{"name": name} for name in serving.get(last, ())]}
+            offered = {"versions": [{"version": one} for one in serving]}
+            return msgspec.convert(listed if last in serving else offered, decode_as)
+
+    discovery: Any = Discovery()
+    if version is not None:
+        assert await rule_version(discovery) == version
+    else:
+        with pytest.raises(NotServedError, match="the API server serves no version of it"):
+            await rule_version(discovery)

@@ -20,7 +20,8 @@ from remediator.backends.device_taint_rule import DeviceTaintRuleBackend, Record
 from remediator.backends.memory import MemoryBackend
 from remediator.backends.node_taint import NodeRecords, NodeTaintBackend
 from remediator.backends.per_node import PerNodeBackend
-from remediator.cluster import connect, rule_version
+from remediator.cluster import connect
+from remediator.discovery import rule_version
 from remediator.errors import ConflictError
 from remediator.node_cache import NodeCache
 from remediator.node_records import ANNOTATION
