@@ -14,7 +14,8 @@ import msgspec
 from alerts.faults import Effect
 from remediator.inventory import DeviceTaint
 from remediator.peer_object import is_peer_rule
-from remediator.records import MANAGED_BY, MANAGER, key_of
+from remediator.records import MANAGED_BY, MANAGER
+from remediator.rule_records import key_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection

@@ -1,40 +1,36 @@
-"""One fault on one device as an object in the cluster, and back. Pure.
+"""One fault on one device as it is recorded in the cluster. Pure.
 
-The cluster is the only database: everything the remediator knows of a fault is on its DeviceTaintRule, as
-labels and annotations, so that a restart loses nothing. A record whose target is a Node as a whole is on that Node, in
-the same fields: see `remediator.node_records`. Nothing here talks to the API server or decides.
+The cluster is the only database: everything the remediator knows of a fault is in the fields of its record, so that a
+restart loses nothing. The object that bears them is a DeviceTaintRule (`remediator.rule_records`), or the Node, where
+that is the target (`remediator.node_records`). Nothing here talks to the API server or decides.
 """
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from alerts.faults import Effect
-from remediator.names import SUBDOMAIN_LIMIT
 from remediator.targets import AnyTarget, Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from remediator.rules import Rule
+    from alerts.faults import Effect
+
 
 MANAGER = "neuron-remediator"
 """Field manager, and the mark by which our objects are found."""
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
-_PREFIX = f"{MANAGER}/"
-_EMPTIED = "?"  # what stands where somebody emptied a selector: nothing in a cluster has that name
+EMPTIED = "?"
+"""What stands where somebody emptied a selector: nothing in a cluster has that name."""
+
 NEVER = datetime.min.replace(tzinfo=UTC)
 """The time of what has no readable time."""
-# Without a dash, so that a name, which writes `_` as `-`, stands for one fault only.
-_FAULT = re.compile(r"[a-z][a-z0-9_]*")
-_NAME = re.compile(r"neuron-health\.(?P<node>.+)\.(?P<device>[0-9]+)\.(?P<fault>[a-z0-9-]+)")
 
 
 class State(StrEnum):
@@ -121,7 +117,7 @@ class Record:
     def emptied(self) -> bool:
         """Whether a hand has taken a part of the selector away, so that the rule taints more than its target."""
         target = self.target
-        return isinstance(target, Target) and _EMPTIED in (target.driver, target.pool, target.device)
+        return isinstance(target, Target) and EMPTIED in (target.driver, target.pool, target.device)
 
 
 def episode_of(started: datetime) -> str:
@@ -134,66 +130,12 @@ def episode_of(started: datetime) -> str:
     return base64.b32encode(digest[:5]).decode().lower()
 
 
-def object_name(key: Key) -> str:
-    """Name the record's object: readable, and shortened with a hash where the API server's limit demands it."""
-    name = f"neuron-health.{key.node}.{key.device}.{key.fault.replace('_', '-')}"
-    if len(name) <= SUBDOMAIN_LIMIT:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:12]
-    return f"{name[: SUBDOMAIN_LIMIT - 13].rstrip('.-')}-{digest}"
-
-
-def to_object(record: Record, api_version: str) -> dict[str, Any]:
-    """Write the record as a DeviceTaintRule, for a create or (with `stored`) for a guarded server-side apply.
-
-    `timeAdded` is never sent: sending it would restart every toleration's clock, and the server sets it. Raises
-    ValueError for a record whose target is a Node.
-    """
-    target, taint = record.target, record.taint
-    if not isinstance(target, Target):
-        raise ValueError(  # noqa: TRY004 - not the type of an argument is wrong, but what the record says
-            f'writing record "{record.key}" as a rule: its target is the Node; expected a device'
-        )
-    metadata: dict[str, Any] = {
-        "name": object_name(record.key),
-        "labels": {
-            MANAGED_BY: MANAGER,
-            f"{_PREFIX}device": str(record.key.device),
-            f"{_PREFIX}fault": record.key.fault,
-        },
-        "annotations": {f"{_PREFIX}{name}": value for name, value in _annotations(record).items()},
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": record.key.node, "uid": record.node_uid}],
-    }
-    if record.stored is not None:
-        metadata |= {
-            "name": record.stored.name,
-            "uid": record.stored.uid,
-            "resourceVersion": record.stored.resource_version,
-        }
-    return {
-        "apiVersion": api_version,
-        "kind": "DeviceTaintRule",
-        "metadata": metadata,
-        "spec": {
-            "deviceSelector": {"driver": target.driver, "pool": target.pool, "device": target.device},
-            "taint": {"key": taint.key, "value": taint.value, "effect": str(taint.effect)},
-        },
-    }
-
-
-def _annotations(record: Record) -> dict[str, str]:
-    values = {"node": record.key.node, "node-uid": record.node_uid, **to_fields(record)}
-    if isinstance(record.target, Target):
-        values["placed"] = _bool(record.target.placed)
-    return values
-
-
 def to_fields(record: Record) -> dict[str, str]:
     """What a record says of itself, wherever it is kept: state, latch, episode, times, reason."""
     values = {
         "state": str(record.state),
         "reason": record.reason,
-        "latched": _bool(record.latched),
+        "latched": bool_text(record.latched),
         "episode": record.episode,
         "first-fired": time_text(record.first_fired),
         "last-fired": time_text(record.last_fired),
@@ -247,72 +189,14 @@ def from_fields(fields: Mapping[str, str], bearer: Bearer) -> Record:
     )
 
 
-def _bool(value: bool) -> str:  # noqa: FBT001 - the value to print is the whole point
+def bool_text(value: bool) -> str:  # noqa: FBT001 - the value to print is the whole point
+    """Write a truth value as Kubernetes does."""
     return "true" if value else "false"
 
 
 def time_text(value: datetime, precision: str = "microseconds") -> str:
     """Write a time (UTC) as Kubernetes does."""
     return value.isoformat(timespec=precision).replace("+00:00", "Z")
-
-
-def from_object(rule: Rule) -> Record | None:
-    """Read a record from a rule; None for a rule that is not ours or that no longer says which fault it is.
-
-    Whatever else a hand has damaged is read on the safe side (`from_fields`), an unknown effect as None, as Kubernetes
-    itself does. Damaged labels, state or selector read as withheld; so does a rule whose deletion a finalizer holds.
-    """
-    metadata, selector, taint = rule.metadata, rule.spec.device_selector, rule.spec.taint
-    fields = {
-        name.removeprefix(_PREFIX): value for name, value in metadata.annotations.items() if name.startswith(_PREFIX)
-    }
-    key = key_of(rule)
-    if key is None:
-        return None
-    labels = {f"{_PREFIX}device": str(key.device), f"{_PREFIX}fault": key.fault}
-    intact = (
-        bool(selector.driver and selector.pool and selector.device)
-        and labels.items() <= metadata.labels.items()
-        and metadata.deletion_timestamp is None
-    )
-    owners = metadata.owner_references
-    bearer = Bearer(
-        key=key,
-        # Without it the record would be void, and lose its sticky mark.
-        node_uid=fields.get("node-uid") or (owners[0].uid if owners else ""),
-        target=Target(
-            selector.driver or _EMPTIED,
-            selector.pool or _EMPTIED,
-            selector.device or _EMPTIED,
-            placed=intact and fields.get("placed") == "true",
-        ),
-        taint=Taint(taint.key, taint.value, Effect.read(taint.effect)),
-        tainted_since=moment(taint.time_added),
-        stored=Stored(metadata.name, metadata.uid, metadata.resource_version),
-        intact=intact,
-        ending=metadata.deletion_timestamp is not None,
-    )
-    return from_fields(fields, bearer)
-
-
-def key_of(rule: Rule) -> Key | None:
-    """The key whose name the rule has: as its labels say it, or, where a hand has damaged those, as the name does.
-
-    None for a rule that is not ours or that no longer says which fault it is.
-    """
-    metadata = rule.metadata
-    if metadata.labels.get(MANAGED_BY) != MANAGER:
-        return None
-    device, fault = (metadata.labels.get(f"{_PREFIX}{name}", "") for name in ("device", "fault"))
-    candidates = [(metadata.annotations.get(f"{_PREFIX}node", ""), device, fault)]
-    if named := _NAME.fullmatch(metadata.name):
-        candidates.append((named["node"], named["device"], named["fault"].replace("-", "_")))
-    for node, index, kind in candidates:
-        if node and _FAULT.fullmatch(kind) and index.isascii() and index.isdigit():
-            key = Key(node, int(index), kind)
-            if object_name(key) == metadata.name:
-                return key
-    return None
 
 
 def _state(text: str) -> State:

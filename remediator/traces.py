@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from alerts.faults import Effect
 from remediator.level import NO_ROOM
-from remediator.records import State, object_name
+from remediator.records import State
+from remediator.rule_records import object_name
 from remediator.targets import NodeTarget
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from alerts.faults import Effect
 from remediator.backends import OnChange, OneWay, ignore
 from remediator.cluster import RESOURCE_API, Api, object_path
 from remediator.errors import NotServedError, Refusal, UnavailableError
-from remediator.records import MANAGER, Key, Record, State, from_object, key_of, object_name, to_object
+from remediator.records import MANAGER, Key, Record, State
+from remediator.rule_records import from_object, key_of, object_name, to_object
 from remediator.rules import Rule
 from remediator.targets import NodeTarget, Target
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from remediator.backends import OnChange, OneWay, ignore
 from remediator.errors import ConflictError
 from remediator.inventory import DeviceTaint, Node, NodeMetadata, locate
-from remediator.records import Key, Record, Stored, object_name
+from remediator.records import Key, Record, Stored
+from remediator.rule_records import object_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping

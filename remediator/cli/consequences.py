@@ -8,7 +8,8 @@ from alerts.faults import Effect
 from remediator.cli.leftovers import Kind, kept_records
 from remediator.cli.picture import distinct
 from remediator.cli.words import called, counted, joined, kept_off_by_others, plain
-from remediator.records import MANAGED_BY, MANAGER, from_object
+from remediator.records import MANAGED_BY, MANAGER
+from remediator.rule_records import from_object
 from remediator.targets import NodeTarget, Target, lies_in
 
 if TYPE_CHECKING:

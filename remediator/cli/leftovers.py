@@ -13,7 +13,8 @@ from remediator import node_records
 from remediator.cli.listing import Table
 from remediator.cli.words import counted, joined, plain, taint_text
 from remediator.peer_object import PEER, PEER_OF, is_peer_rule
-from remediator.records import MANAGED_BY, MANAGER, from_object
+from remediator.records import MANAGED_BY, MANAGER
+from remediator.rule_records import from_object
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remediator.cli.words import age, plain, rfc3339, utc
 from remediator.level import NO_EVIDENCE, NO_ROOM
-from remediator.records import NEVER, State, object_name
+from remediator.records import NEVER, State
+from remediator.rule_records import object_name
 from remediator.targets import NodeTarget
 
 if TYPE_CHECKING:

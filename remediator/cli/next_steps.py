@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from alerts.faults import Effect
 from remediator.level import NO_ROOM
 from remediator.node_records import ANNOTATION
-from remediator.records import Record, State, object_name
+from remediator.records import Record, State
+from remediator.rule_records import object_name
 from remediator.targets import NodeTarget, Target
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from remediator import node_records
 from remediator.peer_object import is_peer_rule
-from remediator.records import Record, from_object
+from remediator.rule_records import from_object
 from remediator.targets import NodeTarget, lies_in
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from remediator.claims import Claims
     from remediator.inventory import Inventory, Node
+    from remediator.records import Record
     from remediator.rules import Rule
     from remediator.targets import AnyTarget
 

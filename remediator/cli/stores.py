@@ -15,7 +15,8 @@ from remediator.cluster import RESOURCE_API, object_path
 from remediator.errors import ConflictError, NotServedError, Refusal, UnavailableError
 from remediator.inventory import Node
 from remediator.node_cache import NODES
-from remediator.records import MANAGER, from_object, object_name, to_object
+from remediator.records import MANAGER
+from remediator.rule_records import from_object, object_name, to_object
 from remediator.rules import Rule
 from remediator.targets import NodeTarget
 

@@ -6,7 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from alerts.faults import FAULTS
-from remediator.records import MANAGED_BY, Key, Record, Taint, episode_of, to_object
+from remediator.records import MANAGED_BY, Key, Record, Taint, episode_of
+from remediator.rule_records import to_object
 from remediator.targets import Target
 from tests.stack import shapes
 

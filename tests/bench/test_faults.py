@@ -9,7 +9,8 @@ import msgspec
 from alerts.faults import FAULTS
 from remediator.inventory import Node
 from remediator.notification import parse
-from remediator.records import MANAGED_BY, to_object
+from remediator.records import MANAGED_BY
+from remediator.rule_records import to_object
 from remediator.slices import Compactor, SliceObject
 from tests.bench import fleet
 from tests.bench.faults import DEVICES, alert, bare, node_names, notification, record, spread

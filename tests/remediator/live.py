@@ -9,7 +9,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from remediator.app import WEBHOOK
-from remediator.records import Key, object_name
+from remediator.records import Key
+from remediator.rule_records import object_name
 from tests.remediator.fakes import eventually
 from tests.remediator.samples import NODE, Json, alert_json, body
 from tests.stack.process import wait_for

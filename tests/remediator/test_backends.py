@@ -25,7 +25,8 @@ from remediator.discovery import rule_version
 from remediator.errors import ConflictError
 from remediator.node_cache import NodeCache
 from remediator.node_records import ANNOTATION
-from remediator.records import NEVER, State, episode_of, object_name
+from remediator.records import NEVER, State, episode_of
+from remediator.rule_records import object_name
 from remediator.targets import Target
 from tests.remediator.live import now
 from tests.remediator.samples import DRIVER, NODE, STARTED, on_node, record

@@ -11,7 +11,8 @@ from remediator import listwatch
 from remediator.caches import Caches
 from remediator.cluster import connect
 from remediator.node_records import ANNOTATION
-from remediator.records import Key, object_name
+from remediator.records import Key
+from remediator.rule_records import object_name
 from remediator.targets import NodeTarget, Target
 from tests.remediator.fakes import eventually
 from tests.remediator.live import USER, Live, firing, now

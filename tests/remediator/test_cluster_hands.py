@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from remediator.records import Key, State, object_name
+from remediator.records import Key, State
+from remediator.rule_records import object_name
 from tests.remediator.fakes import eventually
 from tests.remediator.live import Live, firing
 from tests.remediator.samples import NODE, Json

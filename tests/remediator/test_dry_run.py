@@ -11,7 +11,8 @@ import msgspec
 from alerts.faults import Effect
 from remediator.backends.device_taint_rule import DeviceTaintRuleBackend, RecordCache
 from remediator.backends.dry_run import DryRunBackend
-from remediator.records import Record, State, Stored, object_name, to_object
+from remediator.records import Record, State, Stored
+from remediator.rule_records import object_name, to_object
 from remediator.rules import Rule
 from tests.remediator.samples import NOW, record
 

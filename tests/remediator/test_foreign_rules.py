@@ -16,7 +16,8 @@ from remediator.inventory import DeviceTaint
 from remediator.peer_object import PeerRule
 from remediator.peer_object import to_object as to_peer_object
 from remediator.peer_rules import PeerRules
-from remediator.records import MANAGED_BY, MANAGER, object_name, to_object
+from remediator.records import MANAGED_BY, MANAGER
+from remediator.rule_records import object_name, to_object
 from remediator.rules import Rule
 from remediator.targets import Target
 from tests.remediator.samples import DRIVER, NODE, Json, record

@@ -28,7 +28,7 @@ from remediator.inventory_metrics import InventoryCollector
 from remediator.peer_object import PeerRule
 from remediator.peer_object import to_object as to_peer_object
 from remediator.peer_rules import PeerRules
-from remediator.records import to_object
+from remediator.rule_records import to_object
 from remediator.rules import Rule
 from remediator.slices import Compactor, SliceObject
 from remediator.targets import Target

@@ -26,7 +26,8 @@ from remediator.decide import (
     decide_fired,
     triage,
 )
-from remediator.records import Key, State, episode_of, from_object, to_object
+from remediator.records import Key, State, episode_of
+from remediator.rule_records import from_object, to_object
 from remediator.rules import Rule
 from tests.remediator.samples import NODE, alert, node, view
 

@@ -26,7 +26,8 @@ from remediator.peer_object import (
     to_object,
 )
 from remediator.peers import Changes, changes, wanted
-from remediator.records import MANAGED_BY, MANAGER, Key, Record, key_of
+from remediator.records import MANAGED_BY, MANAGER, Key, Record
+from remediator.rule_records import key_of
 from remediator.rules import Rule
 from remediator.targets import Target
 from remediator.ultraservers import members_of

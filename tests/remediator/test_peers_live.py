@@ -17,7 +17,8 @@ from remediator.caches import Caches
 from remediator.cluster import connect
 from remediator.inventory import NEURON_NODE
 from remediator.peer_keeper import PeerKeeper
-from remediator.records import Key, object_name, to_object
+from remediator.records import Key
+from remediator.rule_records import object_name, to_object
 from remediator.targets import Target
 from tests.remediator.fakes import Leads, eventually
 from tests.remediator.live import USER

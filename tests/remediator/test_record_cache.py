@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from remediator.backends.device_taint_rule import RecordCache
-from remediator.records import State, Stored, from_object, object_name, to_object
+from remediator.records import State, Stored
+from remediator.rule_records import from_object, object_name, to_object
 from remediator.rules import Rule
 from tests.remediator.samples import STARTED, record
 
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
 
 KEY = record().key
 NAME = object_name(KEY)
+
+
+def served() -> RecordCache:
+    """A cache of rules that are served."""
+    cache = RecordCache()
+    cache.served_as("v1")
+    return cache
 
 
 def made(version: int, uid: str) -> Rule:
@@ -37,7 +45,7 @@ def damaged(rule_: Rule, version: int) -> Rule:
 
 def test_a_list_older_than_the_rule_itself_does_not_bring_it_back() -> None:
     """A list begun before we created takes its time, and is taken in after we deleted."""
-    cache, short_lived = RecordCache(), made(2, "uid-2")
+    cache, short_lived = served(), made(2, "uid-2")
     cache.answered(short_lived)
     cache.forget("uid-2", "2")
     cache.replace([], "1")
@@ -50,7 +58,7 @@ def test_a_list_older_than_the_rule_itself_does_not_bring_it_back() -> None:
 
 def test_a_late_event_of_damage_long_repaired_drops_nothing() -> None:
     """Somebody damaged the rule and repaired it; the read after our conflict was faster than the watch."""
-    cache, first = RecordCache(), made(1, "uid-1")
+    cache, first = served(), made(1, "uid-1")
     cache.put(first)
     cache.put(made(3, "uid-1"))
     cache.put(damaged(first, 2))
@@ -62,7 +70,7 @@ def test_a_late_event_of_damage_long_repaired_drops_nothing() -> None:
 
 def test_an_answer_that_comes_after_the_end_of_its_rule_brings_nothing_back() -> None:
     """The rule was made, deleted by a hand, and both events came before the answer to our create."""
-    cache, short_lived = RecordCache(), made(2, "uid-2")
+    cache, short_lived = served(), made(2, "uid-2")
     cache.put(short_lived)
     cache.remove(made(3, "uid-2"))
     cache.answered(short_lived)
@@ -72,7 +80,7 @@ def test_an_answer_that_comes_after_the_end_of_its_rule_brings_nothing_back() ->
 
 def test_a_list_from_before_what_was_told_ends_what_was_held() -> None:
     """Etcd was restored from a backup: the rules made since then are gone, and no event will ever say so."""
-    cache = RecordCache()
+    cache = served()
     cache.replace([], "5")
     cache.put(made(7, "uid-7"))
     cache.replace([], "3")
@@ -84,7 +92,7 @@ def test_a_list_from_before_what_was_told_ends_what_was_held() -> None:
 
 def test_a_rule_that_a_finalizer_holds_is_shown_though_we_deleted_it() -> None:
     """It taints until it is gone; withheld, so that the rules ask for a firing as long as the fault is there."""
-    cache, rule_ = RecordCache(), made(2, "uid-2")
+    cache, rule_ = served(), made(2, "uid-2")
     cache.answered(rule_)
     cache.forget("uid-2", "2")
     dying = msgspec.structs.replace(rule_.metadata, resource_version="3", deletion_timestamp="2026-11-30T12:00:00Z")
@@ -100,7 +108,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cache = RecordCache()
+        self.cache = served()
         self.cache.replace([], "0")
         self.stored: list[Rule | None] = [None]  # what the server holds at each version
         self.seen = 0  # the version up to which the watch has delivered
@@ -253,3 +261,12 @@ class Interleavings(RuleBasedStateMachine):
 
 TestInterleavings = Interleavings.TestCase
 TestInterleavings.settings = settings(stateful_step_count=30, max_examples=300, deadline=None)
+
+
+def test_an_answer_that_comes_when_rules_are_not_served_any_more_counts_for_nothing() -> None:
+    """It would stand for a rule that no list and no event would ever take away again."""
+    cache = served()
+    cache.served_as("")
+    cache.answered(made(2, "uid-2"))
+
+    assert cache.get(KEY) is None

@@ -15,7 +15,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from alerts.faults import FAULTS, Effect
-from remediator.records import Key, Record, State, Stored, episode_of, from_object, object_name, to_object
+from remediator.records import Key, Record, State, Stored, episode_of
+from remediator.rule_records import from_object, object_name, to_object
 from remediator.rules import Rule
 from remediator.targets import Target
 from tests.remediator.samples import DRIVER, NODE, NOW, STARTED, TAINT_KEY, record, rfc3339

@@ -21,7 +21,8 @@ from remediator import rules_served
 from remediator.caches import Caches
 from remediator.cluster import connect
 from remediator.placement import Choice
-from remediator.records import State, to_object
+from remediator.records import State
+from remediator.rule_records import to_object
 from remediator.targets import NodeTarget, Target
 from tests.remediator.fakes import eventually
 from tests.remediator.samples import DRIVER, NODE, record

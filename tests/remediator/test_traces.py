@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerts.faults import Effect
-from remediator.records import State, Stored, object_name
+from remediator.records import State, Stored
+from remediator.rule_records import object_name
 from remediator.targets import NodeTarget, Target
 from remediator.traces import MESSAGE_LIMIT, Change, Level, Reason, audit_of, event_of
 from tests.remediator.samples import DRIVER, NODE, NOW, TAINT_KEY, on_node, record

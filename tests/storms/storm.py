@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from alerts.faults import FAULTS
-from remediator.records import Key, episode_of, object_name
+from remediator.records import Key, episode_of
+from remediator.rule_records import object_name
 from tests.remediator.samples import alert_json, body
 from tests.stack.process import wait_until
 from tests.stack.shapes import device_name

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from alerts.faults import UNREACHABLE, WITHHELD
-from remediator.records import Key, object_name
+from remediator.records import Key
+from remediator.rule_records import object_name
 from tests.stack.binaries import require
 from tests.stack.fleet import Fleet
 from tests.stack.many_exporters import DEVICES

@@ -15,7 +15,8 @@ from alerts.faults import Effect
 from remediator.cli.__main__ import run
 from remediator.inventory import Node
 from remediator.node_records import node_target, patch, read
-from remediator.records import Key, object_name, to_object
+from remediator.records import Key
+from remediator.rule_records import object_name, to_object
 from remediator.targets import Target
 from tests.remediator.samples import DRIVER, NODE, STARTED, record
 from tests.stack.client import Client

@@ -11,7 +11,8 @@ import yaml
 from alerts.faults import Effect
 from remediator.cli.reading import Cluster
 from remediator.cluster import connect
-from remediator.records import NEVER, Key, State, Taint, object_name
+from remediator.records import NEVER, Key, State, Taint
+from remediator.rule_records import object_name
 from tests.remediator.cli.conftest import kubeconfig
 from tests.remediator.samples import NODE, TAINT_KEY
 from tests.stack.apiproxy import ApiProxy

@@ -15,7 +15,8 @@ from remediator.inventory import DeviceTaint, Inventory, Node, NodeSpec
 from remediator.node_records import ANNOTATION, node_target, patch
 from remediator.peer_object import PeerRule
 from remediator.peer_object import to_object as to_peer_object
-from remediator.records import MANAGED_BY, MANAGER, Record, State, to_object
+from remediator.records import MANAGED_BY, MANAGER, Record, State
+from remediator.rule_records import to_object
 from remediator.rules import Rule
 from remediator.targets import Target
 from tests.remediator.cli.pictures import held, inventory

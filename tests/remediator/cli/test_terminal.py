@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from remediator.records import object_name
+from remediator.rule_records import object_name
 from tests.remediator.samples import NODE
 from tests.stack.apiproxy import ApiProxy
 from tests.stack.process import wait_until

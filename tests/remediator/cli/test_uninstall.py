@@ -15,7 +15,8 @@ from remediator.lease_object import new as new_lease
 from remediator.node_records import ANNOTATION
 from remediator.peer_object import PeerRule
 from remediator.peer_object import to_object as to_peer_object
-from remediator.records import MANAGED_BY, MANAGER, Key, object_name
+from remediator.records import MANAGED_BY, MANAGER, Key
+from remediator.rule_records import object_name
 from remediator.targets import Target
 from tests.remediator.cli.conftest import RIGHTS, Said, held_on, written_by
 from tests.remediator.cli.test_terminal import terminal
