@@ -79,8 +79,12 @@ class Leveller:
         while True:
             self._poked.clear()
             began = self._clock()
+            # Who begins to lead lists anew; nothing pokes when that brings nothing new.
+            blind = self._surroundings.not_ready() is not None
             await self.sweep()
             await asyncio.sleep(_PAUSE_SECONDS)
+            if blind:
+                continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._until_next(began)):
                     await self._poked.wait()

@@ -155,6 +155,26 @@ async def running(service: Service) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
+async def test_what_it_could_not_see_is_looked_at_as_soon_as_it_can_be(
+    faulty: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody pokes when a new leader's lists bring nothing new: the next look would be 15 s away."""
+    faulty.cluster.waiting_for = "lists"
+    faulty.cluster.known = {NODE: node(opted_out=True)}
+    looks: list[None] = []
+    not_ready = faulty.cluster.not_ready
+
+    def looked() -> str | None:
+        looks.append(None)
+        return not_ready()
+
+    monkeypatch.setattr(faulty.cluster, "not_ready", looked)
+    async with running(faulty):
+        await eventually(lambda: looks, what="a look that sees nothing")
+        faulty.cluster.waiting_for = None
+        await eventually(lambda: held(faulty, EFA).state is State.OPTED_OUT, what="the opt-out, within 10 s")
+
+
 async def test_it_looks_when_poked_and_at_the_end_of_a_release(faulty: Service) -> None:
     async with running(faulty):
         faulty.cluster.known = {NODE: node(opted_out=True)}
