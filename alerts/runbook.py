@@ -46,7 +46,7 @@ the operator allows more.
   `neuron-taints explain <node>/<device>`
 * See the object that stands for this fault in the cluster:
   `kubectl get devicetaintrule neuron-health.<node>.<device>.$object -o yaml`, or, where the Node is
-  tainted, `kubectl get node <node> -o jsonpath='{.spec.taints}{.metadata.annotations.neuron-remediator/records}'`
+  tainted, `kubectl get node <node> -o jsonpath='{.spec.taints}{"\\n"}{.metadata.annotations.neuron-remediator/records}'`
 $reading$diagnosis
 
 ## Mitigation
@@ -54,7 +54,7 @@ $reading$diagnosis
 $mitigation
 * For a mistaken taint or proven hardware: `neuron-taints release <node>/<device> --for 2h --reason '…'`. If the fault
   still reads 1 at the end, it is tainted again. Do not delete the DeviceTaintRule: while the fault reads 1, it comes
-  back within seconds.
+  back within seconds. Nor the annotation of a Node that is tainted: its taint would stay, as nobody's.
 * Verify with `neuron_device_fault{node="<node>",device="<device>",fault="$name"}`:
   $verify
 

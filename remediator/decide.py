@@ -16,6 +16,7 @@ from alerts.faults import FAULTS, Effect, Remediation
 from remediator.level import level
 from remediator.names import DEVICE, is_subdomain
 from remediator.records import NEVER, Key, Record, State, Taint, episode_of
+from remediator.targets import NodeTarget
 
 if TYPE_CHECKING:
     from remediator.inventory import Node
@@ -245,12 +246,21 @@ def relevel(record: Record, *, node: Node | None, view: View, untidy: bool = Fal
     """Bring a record up to what surrounds it now, without a firing; None when there is nothing to do.
 
     A record whose Node is not there, or is another machine by now, is left to the garbage collector and to the next
-    firing; one of a fault that the table does not have is left alone. One that is `untidy` is written as it is.
+    firing; one of a fault that the table does not have is left alone. But for one whose selector a hand has emptied: it
+    taints every device there is. One that is `untidy` is written as it is.
     """
-    if record.ending or record.key.fault not in FAULTS or node is None or record.node_uid != node.metadata.uid:
+    if record.ending:
         return None
+    if record.key.fault not in FAULTS or node is None or record.node_uid != node.metadata.uid:
+        return Update(_harmless(record, view)) if record.emptied else None
     settled = level(record, view, firing=False)
     return None if settled == record and not untidy else Update(settled)
+
+
+def _harmless(record: Record, view: View) -> Record:
+    """The record without an effect, on the one device that it is about."""
+    device = view.target.device if isinstance(view.target, NodeTarget) else view.target
+    return replace(record, target=device, taint=replace(record.taint, effect=Effect.NONE), state=State.WITHHELD)
 
 
 def rename(record: Record, *, to: str | None, held: Record | None, node: Node | None, view: View) -> Levelling | None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NO_EVIDENCE = "withheld until the fault fires again"
 NO_ROOM = "withheld by the budget: "
 _OPTED_OUT = "the Node is opted out"
-_COVERED = "the driver's own taint is at least as strong"
+_COVERED = "another's taint there is at least as strong"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def level(record: Record, view: View, *, firing: bool) -> Record:
         record = replace(record, released_until=NEVER, released_by="", reason=FAULTS[record.key.fault].alert)
     if view.opted_out:
         return _lifted(record, view, State.OPTED_OUT, _OPTED_OUT)
-    target = _target(record, view)
+    target = _target(record, view, firing=firing)
     wanted = view.policy.effect_of(record.key.fault, target)
     if Effect.NONE.rank < wanted.rank <= view.driver_effect(target).rank:
         return _lifted(record, view, State.COVERED, _COVERED)
@@ -80,14 +80,15 @@ def level(record: Record, view: View, *, firing: bool) -> Record:
     return _active(record, view, target, wanted)
 
 
-def _target(record: Record, view: View) -> AnyTarget:
+def _target(record: Record, view: View, *, firing: bool) -> AnyTarget:
     """What the record is to taint now.
 
-    A slice may be gone for a while (the kubelet wipes it at every start): that moves nothing.
+    A slice may be gone for a while (the kubelet wipes it at every start): that moves nothing. A guess at the name of a
+    device is another matter: while no slice is there it taints nothing, so that a firing taints the Node.
     """
     if view.target.placed:
         return view.target
-    away = isinstance(view.target, NodeTarget) and isinstance(record.target, Target)
+    away = isinstance(view.target, NodeTarget) and isinstance(record.target, Target) and not firing
     return record.target if record.target.placed or away else view.target
 
 

@@ -176,7 +176,11 @@ class Leveller:
 
 
 def _raises(record: Record, action: Levelling) -> bool:
-    return isinstance(action, Update) and action.record.taint.effect.rank > record.taint.effect.rank
+    """Whether it disturbs anybody: by a stronger effect, or by one that is elsewhere."""
+    if not isinstance(action, Update) or not action.record.disrupts:
+        return False
+    after = action.record
+    return after.taint.effect.rank > record.taint.effect.rank or after.target.place != record.target.place
 
 
 def _age(record: Record) -> tuple[datetime, Key]:

@@ -35,12 +35,12 @@ NodeTaint = dict[str, Any]
 class _Book(msgspec.Struct, frozen=True):
     """The annotation's content. `uid` is the Node's: what was copied from another one counts for nothing.
 
-    One entry that a hand has damaged costs only itself.
+    One entry that a hand has damaged costs only itself, so each is decoded for itself.
     """
 
     uid: str = ""
-    taints: list[Any] = []
-    records: list[Any] = []
+    taints: list[msgspec.Raw] = []
+    records: list[msgspec.Raw] = []
 
 
 class _Mark(msgspec.Struct, frozen=True):
@@ -69,7 +69,7 @@ def read(node: Node, *, driver: str) -> dict[Key, Record]:
     for taint in _ours(node, book):
         found = (strongest.get(taint["key"], Effect.NONE), Effect.read(taint["effect"]))
         strongest[taint["key"]] = max(found, key=lambda effect: effect.rank)
-    for entry in book.records:
+    for entry in map(_decoded, book.records):
         key = _key(entry, node)
         if key is None:
             continue
@@ -77,6 +77,14 @@ def read(node: Node, *, driver: str) -> dict[Key, Record]:
         on_node = strongest.get(fields.get("key", ""), Effect.NONE)
         records[key] = _record(fields, key, node, driver=driver, on_node=on_node)
     return records
+
+
+def _decoded(entry: msgspec.Raw) -> Any:
+    """What an entry says; None where that cannot be read."""
+    try:
+        return msgspec.json.decode(entry)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return None
 
 
 def _key(entry: Any, node: Node) -> Key | None:
@@ -119,7 +127,7 @@ def patch(node: Node, records: Iterable[Record], *, now: datetime, unread: bool 
     held = sorted(records, key=lambda record: record.key)
     before, book = node.spec.taints or [], _book(node, damaged=_EMPTY)
     ours = _ours(node, book)
-    strange = [entry for entry in book.records if _key(entry, node) is None] if unread else []
+    strange = [entry for entry in book.records if _key(_decoded(entry), node) is None] if unread else []
     foreign = {(taint.get("key"), taint.get("effect")) for taint in before if taint not in ours}
     wanted = [taint for taint in _taints(held, ours, now) if (taint["key"], taint["effect"]) not in foreign]
     if strange:
@@ -163,7 +171,7 @@ def _book(node: Node, *, damaged: _Book | None = None) -> _Book:
 
 def _ours(node: Node, book: _Book) -> list[NodeTaint]:
     """Those of the Node's taints that the annotation says we have set."""
-    said = {_mark(taint) for taint in book.taints} - {None}
+    said = {_mark(_decoded(taint)) for taint in book.taints} - {None}
     return [taint for taint in node.spec.taints or [] if _mark(taint) in said]
 
 

@@ -65,8 +65,10 @@ def to_object(record: Record, api_version: str) -> dict[str, Any]:
             f"{_PREFIX}fault": record.key.fault,
         },
         "annotations": {f"{_PREFIX}{name}": value for name, value in _annotations(record).items()},
-        "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": record.key.node, "uid": record.node_uid}],
     }
+    if record.node_uid:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": record.key.node, "uid": record.node_uid}
+        metadata["ownerReferences"] = [owner]
     if record.stored is not None:
         metadata |= {
             "name": record.stored.name,

@@ -32,7 +32,9 @@ class Source(StrEnum):
     DRIVER = "driver"
     """In a ResourceSlice, by the DRA driver."""
     RECORD = "record"
-    """In a DeviceTaintRule of ours, of a record or for a peer, or on a Node for one of its devices."""
+    """In a DeviceTaintRule of ours, or on a Node for one of its devices."""
+    PEER = "peer"
+    """In a DeviceTaintRule of ours that flags the peer of a tainted node."""
     RULE = "rule"
     """In a DeviceTaintRule of somebody else."""
 
@@ -122,7 +124,7 @@ def _by_peers(inventory: Inventory, rules: Iterable[Rule]) -> Iterator[_Found]:
         place = Place(selector.pool, selector.device)
         said = Label(rule.metadata.annotations.get(PEER, selector.pool), selector.device)
         shown = DeviceTaint(taint.key, taint.value, Effect.read(taint.effect))
-        yield place, _label(inventory, place, said), shown, Source.RECORD
+        yield place, _label(inventory, place, said), shown, Source.PEER
 
 
 def _by_rules(inventory: Inventory, rules: Iterable[ForeignRule], claims: Claims) -> Iterator[_Found]:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from alerts.faults import Effect
+from alerts.faults import FAULTS, Effect
 from remediator.level import NO_ROOM
+from remediator.node_records import ANNOTATION
 from remediator.records import State
 from remediator.rule_records import object_name
 from remediator.targets import NodeTarget
@@ -189,7 +190,8 @@ def _headline(reason: Reason, change: Change) -> str:
     record, before = change.record, change.previous
     place, was = _place(record.target), _effect(before)
     if change.after is None:
-        return f"its taint on {place} is gone, was {was}"
+        what = "record" if reason is Reason.REMOVED and _on_node(record) else "taint"
+        return f"its {what} on {place} is gone, was {was}"
     now = record.taint.effect
     if before and _moved(before, record):
         return f"its taint is {now} on {place} now, was {was} on {_place(before.target)}"
@@ -209,14 +211,17 @@ def _because(reason: Reason, record: Record) -> str:
     if reason is Reason.RETIRED:
         return ": this release knows no such fault any more"
     if reason is Reason.REMOVED:
-        what = "took it off the Node" if _on_node(record) else f"deleted rule {object_name(record.key)}"
-        gone = f"somebody else {what}, by hand or with the Node"
-        return f": {gone}; a firing brings it back while the fault is there"
+        what = f"annotation {ANNOTATION}" if _on_node(record) else f"rule {object_name(record.key)}"
+        gone = f"somebody else deleted {what}, by hand or with its Node"
+        stays = "; a taint that is still there is not known to be ours, and stays" if _on_node(record) else ""
+        return f": {gone}{stays}; a firing brings it back while the fault is there"
     match record.state:
         case State.WITHHELD:
             return f", {_words(record.reason)}; {_withheld(record)}; {ends}"
         case State.COVERED:
-            return ": the driver's own taint there is at least as strong; a firing raises it when that one is gone"
+            whose = "a taint of somebody else" if _on_node(record) else "the driver's own taint"
+            then = "it rises at once" if record.latched else "a firing raises it"
+            return f": {whose} there is at least as strong; when that one is gone, {then}"
         case State.RELEASED:
             who, until = _words(record.released_by, _NAME_LIMIT), _time(record.released_until)
             return f': released by "{who}" until {until}, "{_words(record.reason)}"; clean readings end it before'
@@ -224,8 +229,17 @@ def _because(reason: Reason, record: Record) -> str:
             then = "it is tainted again at once" if record.latched else "a firing taints it again"
             return f": its Node is labelled neuron-remediator/opt-out=true; once the label is gone, {then}"
         case State.ACTIVE:
-            capped = reason in (Reason.LOWERED, Reason.RECORDED)
-            return f", {alert}{', as --max-effect allows no more' if capped else ''}; {ends}"
+            return f", {alert}{_cap(record)}; {ends}"
+
+
+def _cap(record: Record) -> str:
+    """What keeps the effect below that of the table, if anything does."""
+    row = FAULTS.get(record.key.fault)
+    if row is None or record.taint.effect.rank >= row.effect.rank:
+        return ""
+    on_node = _on_node(record) and record.taint.effect is Effect.NO_SCHEDULE
+    flags = "--node-taint.allow-no-execute or --max-effect" if on_node else "--max-effect"
+    return f", as {flags} allows no more"
 
 
 def _on_node(record: Record) -> bool:
@@ -265,6 +279,7 @@ def audit_of(change: Change) -> dict[str, str | int | bool | None]:
         "device": record.key.device,
         "fault": record.key.fault,
         "target": _place(record.target),
+        "target_before": _place(before.target) if before else None,
         "taint": f"{record.taint.key}={record.taint.value}",
         "effect": str(after.taint.effect) if after else None,
         "effect_before": str(before.taint.effect) if before else None,

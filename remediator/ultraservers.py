@@ -31,6 +31,9 @@ VERSIONS = ("v1", "v1beta1")
 LOOK_SECONDS = 10.0
 """How often to ask whether they are served by now, or may be read by now."""
 
+LARGEST = 256
+"""Most nodes of one UltraServer that are believed; the largest there is has 36."""
+
 _DOUBT_SECONDS = 5.0
 _SOON_SECONDS = 1.0  # after trouble, and when they have just ceased to be served
 _LOG_SECONDS = 600.0
@@ -238,7 +241,7 @@ def members_of(ultraservers: Iterable[frozenset[str]]) -> dict[str, frozenset[st
     found: dict[str, frozenset[str]] = {}
     for nodes in ultraservers:
         for node in nodes:
-            found[node] = found.get(node, frozenset()) | nodes
+            found[node] = found[node] | nodes if node in found else nodes
     return found
 
 
@@ -247,8 +250,9 @@ def _kept(object_: _UltraServer) -> _Members:
 
 
 def nodes_of(spec: object) -> frozenset[str]:
-    """Names of the nodes in `topology`; what is not as documented counts for nothing."""
+    """Names of the nodes in `topology`; what is not as documented counts for nothing, nor does more than `LARGEST`."""
     topology = spec.get("topology") if isinstance(spec, dict) else None
     entries = topology if isinstance(topology, list) else []
     names = [entry.get("nodeName") for entry in entries if isinstance(entry, dict)]
-    return frozenset(name for name in names if isinstance(name, str) and name)
+    found = frozenset(name for name in names if isinstance(name, str) and name)
+    return found if len(found) <= LARGEST else frozenset()

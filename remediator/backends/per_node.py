@@ -48,9 +48,11 @@ class PerNodeBackend:
         return _joined(self._rules.record(key), self._nodes.record(key))
 
     def untidy(self, key: Key) -> bool:
-        """Whether the record is there twice, and one of them may go."""
-        rule = self._rules.record(key)
-        return rule is not None and _counts(rule) and self._nodes.record(key) is not None
+        """Whether the record is there twice, and one of them may go, or on nothing but a rule that is out of force."""
+        rule, node = self._rules.record(key), self._nodes.record(key)
+        if rule is None or rule.ending:
+            return False
+        return (node is not None) is _counts(rule)
 
     async def refresh(self, key: Key) -> None:
         """Read one record anew from the cluster."""
@@ -122,6 +124,16 @@ def _joined(rule: Record | None, node: Record | None) -> Record | None:
     if rule is None or node is None or rule.node_uid != node.node_uid or not _counts(rule):
         return node or rule
     newest = node if node.last_fired > rule.last_fired else rule
+    if node.state is State.RELEASED:
+        # An operator's word on the Node is the last one: it was given while the rule was not served.
+        rule = replace(
+            rule,
+            state=State.RELEASED,
+            latched=False,
+            released_until=node.released_until,
+            released_by=node.released_by,
+            reason=node.reason,
+        )
     return replace(
         rule,
         # An operator who has lifted the latch has seen the rule.

@@ -80,7 +80,12 @@ class RawCluster:
                     rule["metadata"]["annotations"]["neuron-remediator/node"],
                     place[1] if place[1] == "neuron-node" else rule["metadata"]["labels"]["neuron-remediator/device"],
                 )
-                yield listed.get(place, said), place, taint, "record"
+                yield (
+                    listed.get(place, said),
+                    place,
+                    taint,
+                    "peer" if rule["metadata"]["name"].startswith("neuron-peer.") else "record",
+                )
             elif selector.get("driver") in (None, DRIVER):
                 for one in self._selected(place, listed):
                     yield listed.get(one, one), one, taint, "rule"

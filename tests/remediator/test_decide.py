@@ -28,7 +28,8 @@ from remediator.decide import (
     relevel,
     standing,
 )
-from remediator.records import NEVER, Key, Record, State, Stored, episode_of
+from remediator.records import EMPTIED, NEVER, Key, Record, State, Stored, episode_of
+from remediator.rule_records import to_object
 from remediator.targets import Target
 from tests.remediator.samples import DRIVER, NODE, NOW, STARTED, fired, node, record, view
 from tests.remediator.strategies import faults, firings, records, starts, views
@@ -432,3 +433,21 @@ def test_a_rule_whose_end_a_finalizer_holds_up_is_left_alone(held: Record) -> No
 
     assert decide_fired(fired(held.key.fault), node=node(), record=ending, view=view()) is Outcome.WITHHELD
     assert relevel(ending, node=node(), view=view()) is None
+
+
+@pytest.mark.parametrize("why", ["void", "no-node", "no-uid", "unknown-fault"])
+def test_a_rule_that_taints_every_device_is_lowered_whatever_else_is_wrong_with_it(why: str) -> None:
+    """A hand has emptied its selector: left alone, it keeps work off the whole cluster, or evicts it."""
+    fault = "link_optical" if why == "unknown-fault" else "hbm"
+    emptied = Target(DRIVER, EMPTIED, EMPTIED, placed=False)
+    sample = record("hbm", stored=STORED)
+    held = replace(sample, key=replace(sample.key, fault=fault), target=emptied)
+    held = replace(held, node_uid={"void": "of-another", "no-uid": ""}.get(why, held.node_uid))
+    update = relevel(held, node=None if why == "no-node" else node(), view=view())
+
+    assert isinstance(update, Update)
+    after = update.record
+    assert (after.taint.effect, after.state, after.target) == (Effect.NONE, State.WITHHELD, view().target)
+    written = to_object(after, "resource.k8s.io/v1")
+    assert all(written["spec"]["deviceSelector"].values())
+    assert ("ownerReferences" in written["metadata"]) is (why != "no-uid"), "an owner without a UID is refused"

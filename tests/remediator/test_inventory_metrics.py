@@ -235,7 +235,7 @@ def test_a_flag_on_a_peer_is_ours(slices: tuple[Json, ...]) -> None:
     memory.put("slices", *(slice_of(device) for device in slices))
     memory.put("rules", flag())
     assert memory.page()["neuron_device_taint"] == {
-        (NODE, "neuron-node", "neuron.aws.com/peer-tainted", "faulty", "None", "record"): 1
+        (NODE, "neuron-node", "neuron.aws.com/peer-tainted", "faulty", "None", "peer"): 1
     }
 
 

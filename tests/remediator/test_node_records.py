@@ -448,6 +448,16 @@ def test_an_entry_that_is_not_understood_stays_with_its_taint(entry: object) -> 
     assert not all_gone["spec"].get("taints")
 
 
+@pytest.mark.parametrize("part", ["records", "taints"])
+def test_a_number_out_of_range_costs_only_the_entry_it_is_in(part: str) -> None:
+    standing = on_the_node("link_efa")
+    node = written(raw(), standing)
+    annotations = node["metadata"]["annotations"]
+    annotations[ANNOTATION] = annotations[ANNOTATION].replace(f'"{part}":[', f'"{part}":[{{"device":1e400}},')
+
+    assert held_on(node) == {standing.key: standing}
+
+
 def test_an_entry_that_says_only_which_fault_it_is_is_on_the_safe_side() -> None:
     """Latched, long ago, and withheld, so that a firing writes it anew."""
     text = json.dumps({"uid": UID, "records": [{"device": "3", "fault": "link_efa"}]})

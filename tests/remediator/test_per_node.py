@@ -441,3 +441,23 @@ def test_a_rule_that_is_not_served_is_never_taken_for_the_record(both: Both) -> 
     done(both.backend.create(BY_NODE))
 
     assert content(both.held()) == content(BY_NODE)
+
+
+def test_an_operators_word_on_the_node_stands_when_the_rule_is_back(both: Both) -> None:
+    """The latched rule in the store would evict whoever was let onto the device since."""
+    both.put(replace(BY_RULE, latched=True))
+    released = replace(
+        BY_NODE,
+        latched=False,
+        taint=replace(BY_NODE.taint, effect=Effect.NONE),
+        state=State.RELEASED,
+        released_until=NOW + timedelta(hours=1),
+        released_by="ann",
+        reason="new board",
+    )
+    done(both.nodes.create(released))
+
+    held = both.held()
+    assert (held.state, held.latched, held.released_by) == (State.RELEASED, False, "ann")
+    assert (held.released_until, held.reason) == (released.released_until, "new board")
+    assert held.taint.effect is BY_RULE.taint.effect, "as it is, until that is lowered"

@@ -76,7 +76,8 @@ def test_any_change_has_a_well_formed_event_or_none(change: Change) -> None:
     assert len(told.message.encode()) <= MESSAGE_LIMIT
     assert told.message.isprintable()
     key = change.record.key
-    assert told.message.startswith(f"Neuron device {key.device}, fault {key.fault}: its taint ")
+    assert told.message.startswith(f"Neuron device {key.device}, fault {key.fault}: its ")
+    assert told.message.split(": its ")[1].startswith(("taint ", "record "))
     target = change.record.target
     assert (target.node if isinstance(target, NodeTarget) else target.device) in told.message
 
@@ -182,7 +183,7 @@ SENTENCES: list[tuple[Change, Reason, str]] = [
         Reason.COVERED,
         (
             f"its taint on {PLACE} is None now, was NoSchedule: the driver's own taint there is at least as strong; "
-            "a firing raises it when that one is gone"
+            "when that one is gone, a firing raises it"
         ),
     ),
     (
@@ -256,7 +257,7 @@ SENTENCES: list[tuple[Change, Reason, str]] = [
         Reason.REMOVED,
         (
             f"its taint on {PLACE} is gone, was NoExecute: somebody else deleted rule {object_name(HBM.key)}, "
-            "by hand or with the Node; a firing brings it back while the fault is there"
+            "by hand or with its Node; a firing brings it back while the fault is there"
         ),
     ),
     (
@@ -281,8 +282,27 @@ SENTENCES: list[tuple[Change, Reason, str]] = [
         Change("removed", ON_NODE, None),
         Reason.REMOVED,
         (
-            f"its taint on {WHOLE} is gone, was NoSchedule: somebody else took it off the Node, "
-            "by hand or with the Node; a firing brings it back while the fault is there"
+            f"its record on {WHOLE} is gone, was NoSchedule: somebody else deleted annotation "
+            "neuron-remediator/records, by hand or with its Node; a taint that is still there is not known to be ours, "
+            "and stays; a firing brings it back while the fault is there"
+        ),
+    ),
+    (
+        Change(
+            "create", None, replace(HBM, target=ON_NODE.target, taint=replace(HBM.taint, effect=Effect.NO_SCHEDULE))
+        ),
+        Reason.TAINTED,
+        (
+            f"its taint on {WHOLE} is NoSchedule, by alert NeuronDeviceHBMUncorrectableError, "
+            f"as --node-taint.allow-no-execute or --max-effect allows no more; {ONLY}"
+        ),
+    ),
+    (
+        Change("update", HBM, replace(COVERED, key=HBM.key, latched=True, target=ON_NODE.target)),
+        Reason.COVERED,
+        (
+            f"its taint is None on {WHOLE} now, was NoExecute on {PLACE}: a taint of somebody else there is at least "
+            "as strong; when that one is gone, it rises at once"
         ),
     ),
 ]
@@ -350,6 +370,7 @@ def test_the_audit_line_has_both_sides() -> None:
         "device": 3,
         "fault": "hbm",
         "target": PLACE,
+        "target_before": PLACE,
         "taint": f"{TAINT_KEY}=hbm-uncorrectable-error",
         "effect": "None",
         "effect_before": "NoExecute",

@@ -13,7 +13,7 @@ import pytest
 from remediator import listwatch
 from remediator.cluster import connect
 from remediator.errors import Refusal, UnavailableError
-from remediator.ultraservers import UltraServers, members_of, nodes_of
+from remediator.ultraservers import LARGEST, UltraServers, members_of, nodes_of
 from tests.remediator.fakes import eventually
 from tests.remediator.live import USER
 from tests.stack import crds
@@ -207,6 +207,15 @@ async def test_while_nobody_answers_nothing_is_known(tmp_path: Path, caplog: pyt
 )
 def test_an_object_is_read_as_far_as_it_is_as_documented(spec: object, nodes: set[str]) -> None:
     assert nodes_of(spec) == nodes
+
+
+def test_more_nodes_than_any_ultraserver_has_count_for_none() -> None:
+    """An operator gone wrong must not fill the memory: who is a peer of whom grows with the square."""
+    most = {"topology": [{"nodeName": f"u{index}"} for index in range(LARGEST)]}
+    assert len(nodes_of(most)) == LARGEST
+    assert nodes_of({"topology": [*most["topology"], {"nodeName": "one-more"}]}) == frozenset()
+    shared = frozenset(nodes_of(most))
+    assert all(members is shared for members in members_of([shared]).values())
 
 
 def test_a_node_that_two_objects_name_belongs_to_both() -> None:
