@@ -45,8 +45,8 @@ the operator allows more.
 * See what was done, who uses the device, and what will end it:
   `neuron-taints explain <node>/<device>`
 * See the object that stands for this fault in the cluster:
-  `kubectl get devicetaintrule neuron-health.<node>.<device>.$object -o yaml`, or, where the Node is
-  tainted, `kubectl get node <node> -o jsonpath='{.spec.taints}{"\\n"}{.metadata.annotations.neuron-remediator/records}'`
+  `kubectl get devicetaintrule neuron-health.<node>.<device>.$object -o yaml`, or, where the Node is tainted,
+  `kubectl get node <node> -o jsonpath='{.spec.taints}{"\\n"}{.metadata.annotations.neuron-remediator/records}'`
 $reading$diagnosis
 
 ## Mitigation
