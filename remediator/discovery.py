@@ -52,8 +52,8 @@ async def rule_version(api: Api) -> str:
             if {_RULES, _STATUS if version == "v1alpha3" else _RULES} <= names:
                 return version
     raise NotServedError(
-        "discovering DeviceTaintRule: the API server serves no version of it; expected Kubernetes 1.37, or 1.36 "
-        "with the DRADeviceTaintRules gate and resource.k8s.io/v1beta2 enabled"
+        "discovering DeviceTaintRule: the API server serves no version of it; expected Kubernetes 1.37, or 1.36.3 "
+        "or newer 1.36 with the DRADeviceTaintRules gate on all three components and resource.k8s.io/v1beta2 enabled"
     )
 
 

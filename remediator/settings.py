@@ -24,6 +24,8 @@ DESCRIPTION = (
     "What it has put into a cluster is taken away by the command uninstall: see neuron-remediator uninstall --help."
 )
 ENV_PREFIX = "NEURON_REMEDIATOR_"
+COMMANDS = ("uninstall",)
+"""What the process may be asked for instead of serving: `remediator.__main__` takes it when it comes first."""
 
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _DRIVER_LIMIT = 63
@@ -264,7 +266,13 @@ class Settings:
 def read(argv: Sequence[str], environ: Mapping[str, str]) -> Settings:
     """Read the settings; raises `UsageError` with every problem."""
     values = read_flags(
-        FLAGS, program=PROGRAM, description=DESCRIPTION, env_prefix=ENV_PREFIX, argv=argv, environ=environ
+        FLAGS,
+        program=PROGRAM,
+        description=DESCRIPTION,
+        env_prefix=ENV_PREFIX,
+        argv=argv,
+        environ=environ,
+        commands=COMMANDS,
     )
     token_file, anonymous = values[TOKEN_FILE], values[ALLOW_ANONYMOUS]
     if token_file is None and not anonymous:

@@ -8,6 +8,7 @@ even with the prefix: Kubernetes injects some for every Service. This module mus
 
 import argparse
 import difflib
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, NoReturn, TypeVar, cast
@@ -93,11 +94,16 @@ def read_flags(
     env_prefix: str,
     argv: Sequence[str],
     environ: Mapping[str, str],
+    commands: Sequence[str] = (),
 ) -> Values:
-    """Parse every flag, or raise one UsageError with all problems; --help and --version print and exit."""
-    parser = _parser(flags, program=program, description=description, env_prefix=env_prefix)
+    """Parse every flag, or raise one UsageError with all problems; --help and --version print and exit.
+
+    ``commands`` are words that the program takes as its first argument and does not hand on to this function: one that
+    stands elsewhere, or is misspelt, is a problem that says so.
+    """
+    parser = _parser(flags, program=program, description=description, env_prefix=env_prefix, commands=commands)
     given, unknown = parser.parse_known_args(argv)
-    problems = [_unknown_problem(argument, flags) for argument in unknown]
+    problems = [_unknown_problem(argument, flags, program, commands) for argument in unknown]
     parsed: dict[str, object] = {}
     for flag in flags:
         variable = _variable(env_prefix, flag)
@@ -109,7 +115,8 @@ def read_flags(
         try:
             parsed[flag.name] = _value(flag, texts)
         except ValueError as error:
-            problems.append(f"reading {source}: {error}")
+            misplaced = next((_expected_first(program, text) for text in texts if text in commands), "")
+            problems.append(f"reading {source}: {error}{misplaced}")
     if problems:
         raise UsageError(*problems)
     return Values(parsed)
@@ -135,12 +142,26 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(f"reading the command line: {message}")
 
 
-def _parser(flags: Sequence[Flag[Any]], *, program: str, description: str, env_prefix: str) -> argparse.ArgumentParser:
+class _HelpFormatter(argparse.HelpFormatter):
+    """Argparse's own, but that it splits no name at a hyphen: it is to be found, and copied, as a whole."""
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(f"{indent}{line}" for line in self._split_lines(text, width - len(indent)))
+
+
+def _parser(
+    flags: Sequence[Flag[Any]], *, program: str, description: str, env_prefix: str, commands: Sequence[str]
+) -> argparse.ArgumentParser:
+    usages = [f"{program} [--flag=value ...]", *(f"{program} {command} [OPTIONS]" for command in commands)]
     parser = _Parser(
         prog=program,
         description=description,
-        usage=f"{program} [--flag=value ...]",
+        usage=f"\n{' ' * len('usage: ')}".join(usages),
         allow_abbrev=False,
+        formatter_class=_HelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"{program} {version()}")
     for flag in flags:
@@ -164,8 +185,16 @@ def _variable(env_prefix: str, flag: Flag[Any]) -> str:
     return env_prefix + flag.name.upper().replace(".", "_").replace("-", "_")
 
 
-def _unknown_problem(argument: str, flags: Sequence[Flag[Any]]) -> str:
+def _unknown_problem(argument: str, flags: Sequence[Flag[Any]], program: str, commands: Sequence[str]) -> str:
     name = argument.partition("=")[0]
-    near = difflib.get_close_matches(name, [f"--{flag.name}" for flag in flags], n=1)
-    hint = f"; did you mean {near[0]!r}" if near else ""
-    return f"reading the command line: unknown argument {name!r}{hint}"
+    says = f"reading the command line: unknown argument {name!r}"
+    if name in commands:
+        return f"{says}{_expected_first(program, name)}"
+    if near := difflib.get_close_matches(name, [f"--{flag.name}" for flag in flags], n=1):
+        return f"{says}; did you mean {near[0]!r}"
+    meant = difflib.get_close_matches(name, commands, n=1)
+    return f"{says}; did you mean {meant[0]!r}?" if meant else says
+
+
+def _expected_first(program: str, command: str) -> str:
+    return f"; expected it first: {program} {command} [OPTIONS]"

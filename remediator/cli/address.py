@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from remediator.inventory import NEURON_DEVICE
+from remediator.inventory import NEURON_DEVICE, NEURON_NODE
 from remediator.names import is_subdomain
 
 if TYPE_CHECKING:
@@ -49,7 +49,9 @@ def parse_address(text: str) -> Address:
         return Address(node)
     number = _DEVICE.fullmatch(device)
     if number is None:
-        raise ValueError(f"expected a device number such as '3', got {shortened(device)}")
+        whole = f"; for the whole node write {node} alone (release: with --all-devices)"
+        hint = whole if device == NEURON_NODE else ""
+        raise ValueError(f"expected a device number such as '3', got {shortened(device)}{hint}")
     if fault is not None and not FAULT.fullmatch(fault):
         raise ValueError(f"expected a fault such as 'hbm', got {shortened(fault)}")
     return Address(node, int(number[1]), fault)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from alerts.faults import Effect
-from remediator.cli.leftovers import Kind, kept_records
-from remediator.cli.picture import distinct
-from remediator.cli.words import called, counted, joined, kept_off_by_others, plain
+from remediator.cli.leftovers import Kind, all_records, kept_records
+from remediator.cli.picture import distinct, meets
+from remediator.cli.strays import keys_of
+from remediator.cli.words import called, counted, joined, kept_off_by_others, plain, taint_text
 from remediator.records import MANAGED_BY, MANAGER
 from remediator.rule_records import from_object
 from remediator.targets import NodeTarget, Target, lies_in
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
     from remediator.cli.leftovers import Leftover, Scope, Seen
     from remediator.inventory import Inventory
-    from remediator.rules import Rule
     from remediator.targets import AnyTarget
 
 _FEW = 20
@@ -49,14 +49,18 @@ def remarks(
     quiet += staying[:_FEW]
     if len(staying) > _FEW:
         quiet.append(f"{len(staying) - _FEW} more stay out of service")
-    quiet += [
-        f"taints of Node {plain(one.name)} that are not known to be ours, and are left: {joined(one.unknown)}"
-        for one in found
-        if one.unknown
-    ]
+    quiet += _of_another_key(found, keys_of(all_records(seen, driver=driver)))
     latched = [str(record.key) for record in going if record.latched]
     loud = [f"{_LATCHED.format(counted(len(latched), 'latched record'))}: {_shortened(latched)}"] if latched else []
     return Remarks(tuple(quiet), tuple(loud))
+
+
+def _of_another_key(found: Collection[Leftover], keys: Collection[str]) -> Iterator[str]:
+    """Taints on Nodes whose annotation cannot be read, but for those that `remediator.cli.strays` tells of."""
+    for one in found:
+        if taints := [taint_text(taint) for taint in one.unknown if taint.get("key") not in keys]:
+            says = f"other taints of Node {plain(one.name)}, whose annotation cannot be read, are left"
+            yield f"{says}, though one with a former --taint.key may be ours: {joined(taints)}"
 
 
 def _named(target: AnyTarget) -> str:
@@ -101,14 +105,5 @@ class _Others:
         if any(taint.disrupts for taint in taints):
             yield "the driver itself taints it"
         for rule in self._rules:
-            if _meets(rule, target):
+            if meets(rule, target):
                 yield f"rule {plain(rule.metadata.name)} taints it"
-
-
-def _meets(rule: Rule, target: Target) -> bool:
-    selector = rule.spec.device_selector
-    return (
-        selector.driver in ("", target.driver)
-        and selector.pool in ("", target.pool)
-        and selector.device in ("", target.device)
-    )

@@ -156,13 +156,7 @@ def _nothing(address: Address, picture: Picture, *, listed: bool | None) -> tupl
 
 def _devices(address: Address, records: Iterable[Record], picture: Picture) -> list[AnyTarget]:
     """The devices whose users are asked for: of a Node that is tainted as a whole, the one that is faulty."""
-    targets: list[AnyTarget] = []
-    for record in records:
-        target = record.target
-        if isinstance(target, NodeTarget):
-            located = picture.inventory.locate(address.node, record.key.device) if picture.inventory else None
-            target = located if located is not None and located.placed else target.device
-        targets.append(target)
+    targets: list[AnyTarget] = [picture.device_of(record) for record in records]
     if address.device is not None and picture.inventory is not None:
         targets.append(picture.inventory.locate(address.node, address.device))
     return distinct(targets)
@@ -183,6 +177,6 @@ def _uses(address: Address, records: list[Record], picture: Picture) -> Iterator
         if not users:
             yield Line(called(target), "nobody: no allocated claim holds it")
     if any(record.disrupts and isinstance(record.target, NodeTarget) for record in records):
-        yield Line("the Node", "every pod on it, with or without a claim, has to do with a taint of the Node")
+        yield Line("the Node", "the Node's taint concerns every pod on it, with or without a claim")
     if not targets:
         yield Line("users", "name a device (NODE/DEVICE) to see who uses it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,6 +11,7 @@ import click
 
 from remediator.cli.lease_watch import LeaseWatch
 from remediator.cli.rendering import console, progress
+from remediator.cli.strays import kubectl
 from remediator.cli.words import joined, plain
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ async def watch(cluster_: Cluster, which: Which) -> LeaseWatch:
     clock = asyncio.get_running_loop().time
     watched = LeaseWatch(which.duration, clock())
     await look(cluster_, which, watched)
-    held = joined(f"{lease.called} of {plain(lease.holder)}" for lease in watched.held)
+    held = _held(watched)
     doing = f"Watching for {watched.seconds:.0f} s whether a remediator leads{f' (Lease {held})' if held else ''}"
     pause = min(_LOOK_SECONDS, which.duration / _LOOKS)
     with progress(console(sys.stderr), doing, watched.seconds) as advance:
@@ -55,17 +55,34 @@ async def watch(cluster_: Cluster, which: Which) -> LeaseWatch:
 
 async def look(cluster_: Cluster, which: Which, watched: LeaseWatch) -> None:
     """Look once more; raises `click.ClickException` if somebody leads by now."""
-    leases = await cluster_.leases()
-    named = await cluster_.lease(which.namespace, which.name)
-    if named is not None and not named.ours:
-        leases.append(named)
-    if leader := watched.saw(leases):
+    if leader := watched.saw(await _leases(cluster_, which)):
         raise click.ClickException(_leads(which, leader))
 
 
+async def may_lead(cluster_: Cluster, which: Which) -> str:
+    """What a run that is no dry run would watch for, from one look; empty where nobody holds a Lease."""
+    watched = LeaseWatch(which.duration, 0)
+    watched.saw(await _leases(cluster_, which))
+    if not watched.held:
+        return ""
+    return (
+        f"a remediator may lead (Lease {_held(watched)}): without --dry-run, this watches for {watched.seconds:.0f} s "
+        "whether one does, and then refuses"
+    )
+
+
+async def _leases(cluster_: Cluster, which: Which) -> list[LeaseObject]:
+    leases = await cluster_.leases()
+    named = await cluster_.lease(which.namespace, which.name)
+    return leases if named is None or named.ours else [*leases, named]
+
+
+def _held(watched: LeaseWatch) -> str:
+    return joined(f"{lease.called} of {plain(lease.holder)}" for lease in watched.held)
+
+
 def _leads(which: Which, lease: LeaseObject) -> str:
-    option = f" --kubeconfig {shlex.quote(str(which.kubeconfig))}" if which.kubeconfig else ""
-    stop = f"kubectl{option} scale deployment neuron-remediator --replicas=0 -n {lease.metadata.namespace}"
+    stop = f"{kubectl(which.kubeconfig)} scale deployment neuron-remediator --replicas=0 -n {lease.metadata.namespace}"
     return (
         f"nothing was changed: a remediator leads, {plain(lease.holder)} renews Lease {lease.called}, and would make "
         f"again what is removed; stop it first: {stop}"

@@ -7,20 +7,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remediator import node_records
 from remediator.cli.listing import Table
 from remediator.cli.words import counted, joined, plain, taint_text
 from remediator.peer_object import PEER, PEER_OF, is_peer_rule
-from remediator.records import MANAGED_BY, MANAGER
+from remediator.records import MANAGED_BY, MANAGER, NEVER
 from remediator.rule_records import from_object
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from remediator.cli.lease_watch import LeaseObject
     from remediator.inventory import Node
+    from remediator.node_records import NodeTaint
     from remediator.records import Record
     from remediator.rules import Rule
 
@@ -57,7 +59,9 @@ class Part(NamedTuple):
 class Leftover:
     """One object with our mark, and what is to be taken away of it or with it.
 
-    `records` are those that go, `node` is empty for a Lease. `unknown` are taints of a Node that may be ours, or not.
+    `records` are those that go, and `faults` what the object stands for of what is meant. `node` is empty for a Lease.
+    Of a Node, `taints` is how many of ours go, `partly` that a part of our annotation stays, and `unknown` are taints
+    that may be ours, or not.
     """
 
     kind: Kind
@@ -65,7 +69,10 @@ class Leftover:
     node: str
     parts: tuple[Part, ...]
     records: tuple[Record, ...] = ()
-    unknown: tuple[str, ...] = ()
+    faults: frozenset[str] = frozenset()
+    taints: int = 0
+    partly: bool = False
+    unknown: tuple[NodeTaint, ...] = ()
     of: Rule | Node | LeaseObject
 
 
@@ -110,6 +117,7 @@ def of_rule(rule: Rule, scope: Scope) -> Leftover | None:
         node=plain(node),
         parts=(Part(plain(rule.spec.taint.effect), plain(says)),),
         records=() if record is None else (record,),
+        faults=frozenset({fault} - {""}),
         of=rule,
     )
 
@@ -129,20 +137,38 @@ def of_node(node: Node, scope: Scope, *, driver: str) -> Leftover | None:
     meant = tuple(record for key, record in sorted(records.items()) if scope.has(key.fault))
     if not meant and (scope.faults or records):
         return None
-    foreign = node_records.foreign_taints(node)
-    ours = [taint for taint in node.spec.taints or [] if taint not in foreign]
+    stays, ours = _after(node, scope, driver=driver)
     parts = [Part(str(record.taint.effect), _record_text(record)) for record in meant]
-    parts += [Part(plain(str(taint.get("effect"))), plain(f"taint {taint.get('key')}")) for taint in ours]
+    parts += [Part(plain(str(taint.get("effect"))), f"taint {taint_text(taint)}") for taint in ours]
     return Leftover(
         kind=Kind.NODE,
         name=node.metadata.name,
         node=node.metadata.name,
         parts=tuple(parts) or (Part("-", f"annotation {node_records.ANNOTATION} that cannot be read"),),
         records=meant,
+        faults=frozenset(record.key.fault for record in meant),
+        taints=len(ours),
+        partly=stays,
         # What cannot be read does not say what was ours.
-        unknown=() if meant else tuple(map(taint_text, foreign)),
+        unknown=() if meant else tuple(node_records.foreign_taints(node)),
         of=node,
     )
+
+
+def _after(node: Node, scope: Scope, *, driver: str) -> tuple[bool, list[NodeTaint]]:
+    """Whether a part of the annotation stays when what is meant has gone, and which taints of ours go."""
+    change = change_of(node, scope, driver=driver, now=NEVER)
+    stays = change["metadata"]["annotations"][node_records.ANNOTATION] is not None
+    after = change.get("spec", {"taints": node.spec.taints})["taints"] or []
+    left = {(taint.get("key"), taint.get("effect")) for taint in after}
+    gone = [taint for taint in node.spec.taints or [] if (taint.get("key"), taint.get("effect")) not in left]
+    return stays, gone
+
+
+def change_of(node: Node, scope: Scope, *, driver: str, now: datetime) -> dict[str, Any]:
+    """The patch that takes what is meant off a Node; `now` is the time that changed taints would get."""
+    kept = kept_records(node, scope, driver=driver)
+    return node_records.patch(node, kept, now=now, unread=bool(scope.faults))
 
 
 def kept_records(node: Node, scope: Scope, *, driver: str) -> list[Record]:
@@ -172,12 +198,28 @@ def table(found: Iterable[Leftover], *, names: bool) -> Table:
 
 def summary(found: Collection[Leftover]) -> str:
     """How much of each kind."""
-    nouns = {Kind.RULE: "DeviceTaintRule", Kind.NODE: "Node's annotation", Kind.LEASE: "Lease"}
-    counts = {kind: sum(one.kind is kind for one in found) for kind in Kind}
-    return joined(counted(count, nouns[kind]) for kind, count in counts.items() if count)
+    rules, leases = (sum(one.kind is kind for one in found) for kind in (Kind.RULE, Kind.LEASE))
+    said = [counted(rules, "DeviceTaintRule")] if rules else []
+    said += _of_nodes([one for one in found if one.kind is Kind.NODE])
+    return joined([*said, counted(leases, "Lease")] if leases else said)
 
 
-def faults_held(seen: Seen, *, driver: str) -> list[str]:
-    """The faults of which there are records."""
-    everything = leftovers(seen, Scope(), driver=driver)
-    return sorted({record.key.fault for one in everything for record in one.records})
+def _of_nodes(nodes: list[Leftover]) -> Iterator[str]:
+    for partly, what in ((False, "annotation"), (True, "part of the annotation")):
+        some = [one for one in nodes if one.partly is partly]
+        taints = counted(sum(one.taints for one in some), "taint")
+        if some:
+            plural = what if len(some) == 1 else what.replace("part", "parts").replace("annotation", "annotations")
+            yield f"{plural} of {counted(len(some), 'Node')}{'' if taints.startswith('0 ') else f', with {taints}'}"
+
+
+def all_records(seen: Seen, *, driver: str) -> list[Record]:
+    """Every record there is."""
+    return [record for one in leftovers(seen, Scope(), driver=driver) for record in one.records]
+
+
+def no_record_of(faults: Iterable[str], seen: Seen, *, driver: str) -> str:
+    """Say that there is no record of those faults, and of which there are."""
+    held = joined(map(plain, sorted({record.key.fault for record in all_records(seen, driver=driver)})))
+    there = f"there are records of {held}" if held else "there are no records at all"
+    return f"there is no record of {joined(sorted(faults))}; {there}"

@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from remediator.cli.listing import NOT_SERVED, Entry, document, entries, nothing, table
+from remediator.cli.listing import Entry, document, entries, table
+from remediator.cli.node_lines import made_anew
 from remediator.cli.options import ADDRESS, check_fault, cluster_options
 from remediator.cli.reading import cluster
 from remediator.cli.rendering import console, say, show_json, show_table
+from remediator.cli.strays import keys_of, kubectl, strays, without_annotation, without_keys
 from remediator.cli.words import NODE_RIGHTS, counted, joined, no_such_node, plain
 from remediator.errors import Refusal, RemediatorError, UnavailableError
 from remediator.records import MANAGED_BY, MANAGER, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from remediator.cli.address import Address
@@ -33,6 +35,11 @@ Examples:
   neuron-taints list --state withheld --state released
   neuron-taints list --all -o json | jq '.[] | select(.effect == "NoExecute") | .node'
 """
+
+_NOT_SERVED = (
+    "This cluster serves no DeviceTaintRules (resource.k8s.io): all records there can be are on Nodes, which are "
+    "tainted as a whole."
+)
 
 
 @click.command("list", epilog=EPILOG, short_help="What is tainted now.")
@@ -81,10 +88,10 @@ def list_command(
         wide, why = output == "wide", State.WITHHELD in chosen
         show_table(console(), table(seen.found, now=datetime.now(UTC), wide=wide, sources=everything, why=why))
     elif not (seen.missing or seen.unread):
-        say(console(sys.stderr), nothing(about, chosen, everything=everything))
+        say(console(sys.stderr), _nothing(about, chosen, everything=everything))
     if seen.missing:
         say(console(sys.stderr), seen.missing)
-    for note in _notes(seen):
+    for note in _notes(seen, kubeconfig):
         say(console(sys.stderr), note)
     return 1 if seen.missing else 0
 
@@ -131,11 +138,21 @@ async def _nodes(cluster_: Cluster, about: Address | None) -> tuple[list[Node], 
     return [] if node is None else [node], ""
 
 
-def _notes(seen: _Seen) -> Iterator[str]:
+def _nothing(about: Address | None, states: Collection[State], *, everything: bool) -> str:
+    """What to say when there is nothing to list."""
+    there = f" on {about}" if about else " in the cluster"
+    if states:
+        return f"Nothing{there} is in state {' or '.join(states)}."
+    if everything:
+        return f"Nothing is tainted{there}: no record, no taint of the driver itself, no other rule."
+    return f"Nothing is held{there}: there is no record. (--all shows the driver's own taints and other rules too.)"
+
+
+def _notes(seen: _Seen, kubeconfig: Path | None) -> Iterator[str]:
     """What to know of the list: what is not in it, and what taints and will never be cleared by anything."""
     held = seen.held
     if not held.served:
-        yield NOT_SERVED
+        yield _NOT_SERVED
     if seen.unread:
         yield f"{'note' if seen.found else 'No record is a rule'}: records on Nodes are not listed: {seen.unread}"
     lost = [plain(rule.metadata.name) for rule in held.others if rule.metadata.labels.get(MANAGED_BY) == MANAGER]
@@ -145,4 +162,13 @@ def _notes(seen: _Seen) -> Iterator[str]:
         )
         yield f"warning: {text}: {joined(lost)}; look at them with kubectl, and delete them by hand"
     for damaged in held.damaged:
-        yield f"warning: {plain(damaged)}; its records are not listed, and firings make them anew"
+        says = f"{plain(damaged.says)}; its records are not listed; {made_anew(served=held.served)}"
+        yield f"warning: {says}; to end it: {_undamaged(damaged.node, held, kubeconfig)}"
+
+
+def _undamaged(node: Node, held: Held, kubeconfig: Path | None) -> str:
+    """How to end an annotation that cannot be read. The taint that it stood for is not known to be ours any more."""
+    program, name = kubectl(kubeconfig), node.metadata.name
+    annotate = f"{program} {without_annotation(name)}"
+    found = strays(node, keys_of(held.records))
+    return f"{annotate} && {program} {without_keys(name, found)}" if found else annotate

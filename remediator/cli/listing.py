@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from remediator.cli.words import age, plain, rfc3339, utc
 from remediator.level import NO_EVIDENCE, NO_ROOM
-from remediator.records import NEVER, State
+from remediator.records import NEVER, State, moment
 from remediator.rule_records import object_name
 from remediator.targets import NodeTarget
 
@@ -132,7 +132,7 @@ def _of_rule(rule: Rule, source: str) -> Entry:
         key=taint.key,
         value=taint.value,
         effect=taint.effect,
-        since=NEVER,
+        since=moment(taint.time_added),
         target=(selector.driver or _ANY, selector.pool or _ANY, selector.device or _ANY),
         rule=rule.metadata.name,
     )
@@ -196,7 +196,7 @@ def _row(entry: Entry, now: datetime, *, wide: bool, on: bool, sources: bool, wh
     row: tuple[str, ...] = (
         plain(entry.node),
         entry.device_name,
-        record.key.fault if record else plain(entry.value),
+        record.key.fault if record else _instead_of_fault(entry, wide=wide),
         _effect(entry.effect),
         str(record.state) if record else "-",
         ("yes" if record.latched else "no") if record else "-",
@@ -217,6 +217,13 @@ def _row(entry: Entry, now: datetime, *, wide: bool, on: bool, sources: bool, wh
     return row
 
 
+def _instead_of_fault(entry: Entry, *, wide: bool) -> str:
+    """What is known of the fault behind a taint that is no record: the value, of a peer's flag the faulty node."""
+    if entry.source != PEER:
+        return plain(entry.value)
+    return plain(f"peer of {entry.value}") if wide and entry.value else "-"
+
+
 def _why(record: Record | None) -> str:
     if record is None or record.state is not State.WITHHELD:
         return "-"
@@ -234,19 +241,3 @@ def _target(entry: Entry) -> str:
 
 def _effect(effect: Effect | str) -> str:
     return plain(str(effect))
-
-
-NOT_SERVED = (
-    "This cluster serves no DeviceTaintRules (resource.k8s.io): all records there can be are on Nodes, which are "
-    "tainted as a whole."
-)
-
-
-def nothing(about: Address | None, states: Collection[State], *, everything: bool) -> str:
-    """What to say when there is nothing to list."""
-    there = f" on {about}" if about else " in the cluster"
-    if states:
-        return f"Nothing{there} is in state {' or '.join(states)}."
-    if everything:
-        return f"Nothing is tainted{there}: no record, no taint of the driver itself, no other rule."
-    return f"Nothing is held{there}: there is no record. (--all shows the driver's own taints and other rules too.)"

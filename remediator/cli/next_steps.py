@@ -8,7 +8,9 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, NamedTuple
 
-from alerts.faults import Effect
+from alerts.faults import FAULTS, Effect
+from remediator.cli.address import FAULT
+from remediator.cli.strays import keys_of, strays, without_annotation, without_keys
 from remediator.level import NO_ROOM
 from remediator.node_records import ANNOTATION
 from remediator.records import Record, State
@@ -58,6 +60,7 @@ def commands(
     """
     option = f" --kubeconfig {shlex.quote(kubeconfig)}" if kubeconfig else ""
     kubectl, ours = f"kubectl{option}", "neuron-taints"
+    missing = picture.node_read and picture.node is None
     if one_by_one:
         for device in sorted({record.key.device for record in records})[:_FEW]:
             yield Command(f"{ours} explain {address.node}/{device}{option}", f"what to do about device {device}")
@@ -65,17 +68,38 @@ def commands(
         for record in records:
             yield Command(f"{kubectl} {_get(record)}", f"the record of {record.key}")
             yield from _for_state(record, picture, kubectl, f"{ours} {{}}{option}")
+    for fault in _unknown(records, picture):
+        yield Command(f"neuron-remediator uninstall --fault {fault}{option}", f"takes away all records of {fault}")
+    yield from _undamaged(picture, kubectl)
     yield from _disturbed(address, records, kubectl)
     if picture.node is not None:
         yield Command(f"{kubectl} describe node {address.node}", "its Events tell what was changed, and when")
-    elif picture.node_read:
+    elif missing:
         yield Command(f"{kubectl} get nodes", "which Nodes there are")
     if any(record.latched and not picture.void(record) for record in records) and picture.node is not None:
         yield Command(f"{kubectl} cordon {address.node}", "before its machine is replaced: nothing new comes meanwhile")
     if not records:
         yield Command(f"{ours} list --all{option}", "everything that is tainted in the cluster")
-        pods = f"{kubectl} get pods -A -o wide --field-selector spec.nodeName={address.node}"
-        yield Command(pods, "whether the exporter and the DRA driver run on the node")
+        if not missing:
+            pods = f"{kubectl} get pods -A -o wide --field-selector spec.nodeName={address.node}"
+            yield Command(pods, "whether the exporter and the DRA driver run on the node")
+
+
+def _unknown(records: list[Record], picture: Picture) -> list[str]:
+    """Faults that no clear will ever be of, as far as this release knows them."""
+    faults = {record.key.fault for record in records if not picture.void(record)}
+    return [fault for fault in sorted(faults - FAULTS.keys()) if FAULT.fullmatch(fault)]
+
+
+def _undamaged(picture: Picture, kubectl: str) -> Iterator[Command]:
+    """How to end an annotation that cannot be read. The taint that it stood for is not known to be ours any more."""
+    keys = keys_of(picture.held.records)
+    for node, _ in picture.held.damaged:
+        annotate = f"{kubectl} {without_annotation(node.metadata.name)}"
+        yield Command(annotate, "ends the annotation that cannot be read, and what it recorded")
+        if found := strays(node, keys):
+            taint = f"{kubectl} {without_keys(node.metadata.name, found)}"
+            yield Command(taint, "takes off what may be its taint: as it is not known to be ours, nothing else does")
 
 
 def _disturbed(address: Address, records: list[Record], kubectl: str) -> Iterator[Command]:
@@ -101,10 +125,12 @@ def _for_state(record: Record, picture: Picture, kubectl: str, ours: str) -> Ite
     if record.state is State.WITHHELD and record.reason.startswith(NO_ROOM):
         yield Command(ours.format("list --state active"), "what uses up the budget")
     release = f"release {record.key}"
+    known = record.key.fault in FAULTS
+    if record.state is State.RELEASED and not known:
+        return  # no firing raises it when the release ends
     if record.state is State.RELEASED:
         yield Command(ours.format(f"{release} --end"), "ends the release now")
     elif record.disrupts or record.latched:
         # Any other has nothing that a release could lift.
-        yield Command(
-            ours.format(f"{release} --for 4h --reason 'WHY'"), "lifts it by your word, for a time, at your risk"
-        )
+        how_long = "for a time, at your risk" if known else "at your risk: nothing raises it again"
+        yield Command(ours.format(f"{release} --for 4h --reason 'WHY'"), f"lifts it by your word, {how_long}")

@@ -30,7 +30,7 @@ def about_node(address: Address, picture: Picture) -> Iterator[Line]:
     if node is not None:
         kind = f", {plain(node.instance_type)}" if node.instance_type else ""
         yield Line("node", f"there since {since(node.metadata.creation_timestamp, picture.now)}{kind}")
-        yield Line("opted out", "yes: no taint of ours has an effect on it" if node.opted_out else "no")
+        yield Line("opted out", _opted_out(node))
         yield from _node_taints(node)
     elif picture.node_read:
         yield Line("node", "there is no Node of that name")
@@ -45,7 +45,7 @@ def about_node(address: Address, picture: Picture) -> Iterator[Line]:
         yield Line("target", where(target) if target.placed else named)
     yield from _flags(address.node, picture)
     for damaged in picture.held.damaged:
-        yield Line("damaged", f"{plain(damaged)}; firings make its records anew")
+        yield Line("damaged", f"{plain(damaged.says)}; {made_anew(served=picture.held.served)}")
     for rule in picture.held.others:
         selector = rule.spec.device_selector
         if selector.driver in ("", picture.driver) and selector.pool in ("", address.node):
@@ -53,6 +53,19 @@ def about_node(address: Address, picture: Picture) -> Iterator[Line]:
             yield Line(
                 "other rule", f"{plain(rule.metadata.name)} ({taint}) is not a record and may taint devices here"
             )
+
+
+def made_anew(*, served: bool) -> str:
+    """What firings do about an annotation that cannot be read; `served`: whether faults may be recorded on rules."""
+    where_kept = "where faults are recorded on the Node, " if served else ""
+    return f"{where_kept}firings make its records anew"
+
+
+def _opted_out(node: Node) -> str:
+    if node.opted_out:
+        return "yes: no taint of ours has an effect on it"
+    said = node.metadata.labels.opt_out
+    return f"no: the label neuron-remediator/opt-out is {plain(said)!r}; expected 'true'" if said else "no"
 
 
 def _slices(node: str, picture: Picture) -> str:

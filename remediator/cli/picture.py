@@ -18,23 +18,30 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from remediator.claims import Claims
-    from remediator.inventory import Inventory, Node
+    from remediator.inventory import DeviceTaint, Inventory, Node
     from remediator.records import Record
     from remediator.rules import Rule
-    from remediator.targets import AnyTarget
+    from remediator.targets import AnyTarget, Target
+
+
+class Damaged(NamedTuple):
+    """A Node whose annotation cannot be read, and what is wrong with it."""
+
+    node: Node
+    says: str
 
 
 class Held(NamedTuple):
     """All records that were found, on rules and on Nodes, and the rules that are none.
 
-    `flags` are our rules on peers of a faulty UltraServer node, `others` all the rest. `damaged` says of which Nodes
-    the records cannot be read; `served` is false where the cluster serves no rules.
+    `flags` are our rules on peers of a faulty UltraServer node, `others` all the rest. `damaged` are the Nodes
+    whose records cannot be read; `served` is false where the cluster serves no rules.
     """
 
     records: tuple[Record, ...]
     others: tuple[Rule, ...] = ()
     flags: tuple[Rule, ...] = ()
-    damaged: tuple[str, ...] = ()
+    damaged: tuple[Damaged, ...] = ()
     served: bool = True
 
 
@@ -43,7 +50,7 @@ def sorted_out(rules: Iterable[Rule], nodes: Iterable[Node], *, driver: str, ser
     records: list[Record] = []
     others: list[Rule] = []
     flags: list[Rule] = []
-    damaged: list[str] = []
+    damaged: list[Damaged] = []
     for rule in rules:
         record = from_object(rule)
         if record is not None:
@@ -54,7 +61,7 @@ def sorted_out(rules: Iterable[Rule], nodes: Iterable[Node], *, driver: str, ser
         try:
             records += node_records.read(node, driver=driver).values()
         except node_records.DamagedRecordsError as error:
-            damaged.append(str(error))
+            damaged.append(Damaged(node, str(error)))
     records.sort(key=lambda record: record.key)
     return Held(tuple(records), tuple(others), tuple(flags), tuple(damaged), served)
 
@@ -62,6 +69,16 @@ def sorted_out(rules: Iterable[Rule], nodes: Iterable[Node], *, driver: str, ser
 def distinct(targets: Iterable[AnyTarget]) -> list[AnyTarget]:
     """Each thing that can be tainted once, in order: whether a slice has confirmed it makes no other of it."""
     return list({(getattr(target, "driver", ""), target.place): target for target in targets}.values())
+
+
+def meets(rule: Rule, target: Target) -> bool:
+    """Whether a rule taints that device."""
+    selector = rule.spec.device_selector
+    return (
+        selector.driver in ("", target.driver)
+        and selector.pool in ("", target.pool)
+        and selector.device in ("", target.device)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +109,18 @@ class Picture:
         if isinstance(record.target, NodeTarget):
             return self.inventory.locate(record.key.node, record.key.device).placed
         return self.inventory.index_of(record.target.place) is not None
+
+    def device_of(self, record: Record) -> Target:
+        """The device that a record is about: of one that taints its Node as a whole, the one that is faulty."""
+        target = record.target
+        if not isinstance(target, NodeTarget):
+            return target
+        located = self.inventory.locate(record.key.node, record.key.device) if self.inventory else None
+        return located if located is not None and located.placed else target.device
+
+    def driver_taints(self, record: Record) -> tuple[DeviceTaint, ...]:
+        """The driver's own taints on the device that a record is about, as far as they could be read."""
+        return self.inventory.taints().get(self.device_of(record).place, ()) if self.inventory else ()
 
     def others_on(self, target: AnyTarget, *, but: Iterable[Record] = ()) -> list[Record]:
         """Records that keep the target tainted, or the Node it is in, without those."""

@@ -11,10 +11,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from remediator import node_records
 from remediator.backends.device_taint_rule import collection
 from remediator.cli.lease_watch import LeaseObject, lease_path
-from remediator.cli.leftovers import kept_records, of_node, of_rule
+from remediator.cli.leftovers import change_of, of_node, of_rule
 from remediator.cluster import object_path
 from remediator.errors import ConflictError, Refusal, RemediatorError, UnavailableError
 from remediator.inventory import Node
@@ -109,8 +108,7 @@ class Remover:
         driver = self._cluster.driver
         if of_node(node, self._scope, driver=driver) is None:
             return
-        kept = kept_records(node, self._scope, driver=driver)
-        change = node_records.patch(node, kept, now=self._now, unread=bool(self._scope.faults))
+        change = change_of(node, self._scope, driver=driver, now=self._now)
         await self._cluster.api.merge(self._path(node), change, Node, fieldManager=MANAGER)
 
     async def _again(self, before: Rule | Node | LeaseObject) -> Rule | Node | LeaseObject | None:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 from alerts.faults import CLEARED, FAULTS, Effect
 from alerts.intervals import Intervals
 from remediator.budget import WINDOW, Limit
-from remediator.cli.words import joined, means, plain, since, span, until, where
+from remediator.cli.picture import meets
+from remediator.cli.words import joined, kept_off_by_others, means, plain, since, span, taint_text, until, where
 from remediator.level import NO_EVIDENCE, NO_ROOM
+from remediator.node_records import foreign_taints
 from remediator.records import Record, State
 from remediator.targets import NodeTarget
 
@@ -23,7 +25,10 @@ _LIMITS = {
 }
 _REPEAT = "Alertmanager's next repeat of its firing raises it (up to 5m with the shipped route)"
 _UNLESS_ALLOWED = "unless the remediator's --node-taint.allow-no-execute and --max-effect allow it"
-_RULES_NEED = "they need Kubernetes 1.37, or 1.36 with the DRADeviceTaintRules gate and resource.k8s.io/v1beta2"
+_RULES_NEED = (
+    "they need Kubernetes 1.37, or 1.36.3 or newer 1.36 with the DRADeviceTaintRules gate on all three components and "
+    "resource.k8s.io/v1beta2 enabled"
+)
 _LATCHED = "It is latched: it rises by itself as soon as there is room"
 
 
@@ -36,11 +41,27 @@ def finding(record: Record) -> str:
 def done(record: Record, picture: Picture) -> str:
     """What automation has done."""
     effect, target = record.taint.effect, where(record.target, listed=picture.lists(record))
-    if not record.disrupts:
-        return f"no effect on {target}: {means(record)}"
     others = picture.others_on(record.target, but=[record])
     also = f"; also held there by {joined(other.key for other in others)}" if others else ""
+    if not record.disrupts:
+        words = _words_of_others(record, picture)
+        if not (words or others or record.state is State.COVERED):
+            return f"no effect on {target}: {means(record)}"
+        see = f"; see {' and '.join(f'`{word}`' for word in words)} below" if words else ""
+        return f"no effect of {'its own' if others else 'ours'} on {target}{also}{see}"
     return f"tainted {effect} since {since(record.tainted_since, picture.now)} on {target}: {means(record)}{also}"
+
+
+def _words_of_others(record: Record, picture: Picture) -> list[str]:
+    """The words of `remediator.cli.node_lines` under which somebody else is found to keep pods off the target."""
+    device, found = picture.device_of(record), []
+    if any(taint.disrupts for taint in picture.driver_taints(record)):
+        found.append("driver")
+    if picture.node is not None and kept_off_by_others(picture.node):
+        found.append("node taint")
+    if any(meets(rule, device) and Effect.read(rule.spec.taint.effect).rank > 0 for rule in picture.held.others):
+        found.append("other rule")
+    return found
 
 
 def instead_of_rule(record: Record, picture: Picture) -> str:
@@ -66,10 +87,10 @@ def why(record: Record, picture: Picture) -> str:
         return f"void: it belongs to a machine that is gone, the Node of its name {now_there}"
     if record.state is State.RELEASED:
         return f"released: {_release(record, picture.now)}"
-    return f"{record.state}: {_WHY[record.state](record, picture.now)}"
+    return f"{record.state}: {_WHY[record.state](record, picture)}"
 
 
-def _active(record: Record, _now: datetime) -> str:
+def _active(record: Record, _picture: Picture) -> str:
     fault = FAULTS.get(record.key.fault)
     alert = plain(record.reason) or "its alert"
     if fault is None or record.taint.effect is fault.effect:
@@ -79,12 +100,12 @@ def _active(record: Record, _now: datetime) -> str:
     return f"{alert} leads to {fault.effect}, and the remediator's --max-effect allows {record.taint.effect} at most"
 
 
-def _withheld(record: Record, now: datetime) -> str:
+def _withheld(record: Record, picture: Picture) -> str:
     weaker = f"; it keeps the weaker effect {record.taint.effect} meanwhile" if record.disrupts else ""
     if record.reason.startswith(NO_ROOM):
         limit = record.reason.removeprefix(NO_ROOM)
         said = _LIMITS[Limit(limit)] if limit in list(Limit) else f"the limit {plain(limit)!r} of its budget is reached"
-        return f"when it last fired, {since(record.last_fired, now)}, {said}{weaker}. {_room(record)}"
+        return f"when it last fired, {since(record.last_fired, picture.now)}, {said}{weaker}. {_room(record)}"
     fault = FAULTS.get(record.key.fault)
     if record.reason == NO_EVIDENCE and fault is not None and record.taint.effect is fault.effect:
         return f"its taint is to have another key or another place, and the fault has not fired since; {_REPEAT}"
@@ -101,16 +122,23 @@ def _room(record: Record) -> str:
     return f"Whether there is room now: {gauges}. {_LATCHED if record.latched else f'With room, {_REPEAT}'}"
 
 
-def _covered(record: Record, _now: datetime) -> str:
-    if isinstance(record.target, NodeTarget):
-        return (
-            "a taint on the Node that is not ours, or the driver's own on the device, is at least as strong, so ours "
-            "has no effect"
-        )
-    return "the driver's own taint on this target is at least as strong, so ours has no effect"
+def _covered(record: Record, picture: Picture) -> str:
+    return f"{_coverer(record, picture)} is at least as strong, so ours has no effect"
 
 
-def _opted_out(record: Record, _now: datetime) -> str:
+def _coverer(record: Record, picture: Picture) -> str:
+    if not isinstance(record.target, NodeTarget):
+        return "the driver's own taint on this target"
+    foreign = foreign_taints(picture.node) if picture.node is not None else []
+    on_node = [taint_text(taint) for taint in foreign if taint.get("key") == record.taint.key]
+    if on_node:
+        return f"a taint on the Node that is not ours ({joined(on_node)})"
+    if any(taint.key == record.taint.key for taint in picture.driver_taints(record)):
+        return "the driver's own taint on the device"
+    return "a taint on the Node that is not ours, or the driver's own on the device,"
+
+
+def _opted_out(record: Record, _picture: Picture) -> str:
     return f"Node {record.key.node} carries the label neuron-remediator/opt-out=true"
 
 
@@ -124,7 +152,8 @@ _WHY = {
 
 def _release(record: Record, now: datetime) -> str:
     by = plain(record.released_by) or "somebody"
-    over = "" if now < record.released_until else ", which the remediator has yet to notice"
+    unnoticed = ", which the remediator has yet to notice" if record.key.fault in FAULTS else ""
+    over = "" if now < record.released_until else unnoticed
     return f"by {by} until {until(record.released_until, now)}{over}; the reason given: {plain(record.reason)!r}"
 
 
@@ -132,13 +161,14 @@ def ends(record: Record, picture: Picture) -> str:
     """What will end it."""
     if picture.void(record):
         return "the garbage collector removes it"
+    fault = FAULTS.get(record.key.fault)
+    if fault is None:
+        return "when somebody takes it away, or with the Node, unless the remediator is newer and knows the fault"
     hold = f"{Intervals().hold}s with the shipped rules"
     clean = f"when the device has read clean for the hold time ({hold}; {CLEARED}, episode {plain(record.episode)})"
     if record.state is State.RELEASED:
-        again = FAULTS[record.key.fault].effect if record.key.fault in FAULTS else Effect.NONE
-        return f"{clean}; if it still stands when the release ends, the next firing raises it to {again} again"
+        return f"{clean}; if it still stands when the release ends, the next firing raises it to {fault.effect} again"
     if record.latched:
-        fault = FAULTS.get(record.key.fault)
-        whose = "this fault never does" if fault and fault.latched else "the source said that this one does not"
+        whose = "this fault never does" if fault.latched else "the source said that this one does not"
         return f"when the Node is replaced, or by an operator's release: it does not end with a clean reading ({whose})"
     return clean

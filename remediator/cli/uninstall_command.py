@@ -18,14 +18,15 @@ from alerts.faults import FAULTS
 from remediator import settings
 from remediator.cli import running
 from remediator.cli.consequences import remarks
-from remediator.cli.leading import Which, look, watch
-from remediator.cli.leftovers import Kind, Scope, Seen, faults_held, leftovers, summary, table
+from remediator.cli.leading import Which, look, may_lead, watch
+from remediator.cli.leftovers import Kind, Scope, Seen, all_records, leftovers, no_record_of
 from remediator.cli.options import FAULT_NAME, service_option
 from remediator.cli.reading import cluster
 from remediator.cli.removing import Account, Remover, remove_all
-from remediator.cli.rendering import console, fits, progress, say, show_table
-from remediator.cli.uninstall_report import conclude, report
-from remediator.cli.words import joined, plain
+from remediator.cli.rendering import console, progress, say
+from remediator.cli.strays import keys_of, of_strays
+from remediator.cli.uninstall_report import conclude, notes, nothing, report, show
+from remediator.cli.words import plain
 from remediator.errors import RemediatorError
 
 if TYPE_CHECKING:
@@ -41,24 +42,26 @@ _RIGHTS = f"the rights it needs are listed by '{PROGRAM} --help'"
 
 EPILOG = """\b
 Examples:
-  kubectl scale deployment neuron-remediator --replicas=0 -n neuron-device-taints
+  kubectl -n neuron-device-taints scale deploy/neuron-remediator --replicas=0
   neuron-remediator uninstall --dry-run
   neuron-remediator uninstall
-  neuron-remediator uninstall --fault link_optical      (a fault that was removed from the table)
+  neuron-remediator uninstall --fault link_optical  (removed from the table)
 
 \b
 What goes:
-  DeviceTaintRules  with the label app.kubernetes.io/managed-by=neuron-remediator
-  Nodes             their annotation neuron-remediator/records, and the taints that it says are ours
+  DeviceTaintRules  labelled app.kubernetes.io/managed-by=neuron-remediator
+  Nodes             their annotation neuron-remediator/records, and the taints
+                    that it says are ours
   Leases            with the same label as the rules
-What stays: Nodes' labels, such as neuron-remediator/opt-out; Events, until they expire; everything of others.
+What stays: Nodes' labels, such as neuron-remediator/opt-out; Events, until
+they expire; everything of others.
 
 \b
 Rights needed:
   resource.k8s.io      devicetaintrules  get, list, delete
   (core)               nodes             get, list, patch
   coordination.k8s.io  leases            get, list, delete
-  resource.k8s.io      resourceslices    list    (to say what stays tainted by the driver)
+  resource.k8s.io      resourceslices    list    (what the driver taints)
 """
 
 
@@ -86,6 +89,7 @@ class _Plan(NamedTuple):
     found: list[Leftover]
     inventory: Inventory | None
     notes: list[str]
+    keys: frozenset[str]
 
 
 @click.command(
@@ -112,8 +116,8 @@ class _Plan(NamedTuple):
     "Credentials of the cluster. By default as kubectl: $KUBECONFIG, ~/.kube/config, else the Pod's own.",
 )
 @service_option(settings.DRIVER, "DRA driver whose devices are meant, to say what comes back into service.")
-@service_option(settings.LEASE_NAMESPACE, f"Namespace of the Lease. [default: {settings.DEFAULT_NAMESPACE}]")
 @service_option(settings.LEASE_NAME)
+@service_option(settings.LEASE_NAMESPACE, f"Its namespace. [default: {settings.DEFAULT_NAMESPACE}]")
 @service_option(settings.LEASE_DURATION)
 def uninstall_command(
     *,
@@ -159,10 +163,11 @@ def uninstall_command(
 
 def _uninstall(order: _Order, plan: _Plan, runner: asyncio.Runner) -> int:
     if not plan.found:
-        say(console(), _nothing(order, plan))
-        _show_notes(plan)
+        say(console(), nothing(order.scope, plan.seen, driver=order.driver))
+        notes(plan.notes)
         return 0
-    _show(order, plan)
+    said = remarks(plan.found, plan.seen, order.scope, plan.inventory, driver=order.driver)
+    show(plan.found, said, plan.notes)
     if order.dry_run:
         say(console(), "Dry run: nothing was changed.")
         return 0
@@ -174,7 +179,9 @@ def _uninstall(order: _Order, plan: _Plan, runner: asyncio.Runner) -> int:
         runner.run(look(plan.cluster, order.lease, watched))
     _carry_out(order, plan, runner)
     seen = runner.run(_seen(order, plan.cluster))
-    return conclude(leftovers(seen, order.scope, driver=order.driver), order.scope)
+    conclude(leftovers(seen, order.scope, driver=order.driver), order.scope)
+    notes(of_strays(seen.nodes, plan.keys, order.lease.kubeconfig))
+    return 0
 
 
 def _agreed() -> bool:
@@ -188,50 +195,35 @@ def _agreed() -> bool:
 async def _plan(order: _Order, stack: AsyncExitStack) -> _Plan:
     cluster_ = await stack.enter_async_context(cluster(order.lease.kubeconfig, order.driver))
     seen = await _seen(order, cluster_)
-    notes: list[str] = []
+    said: list[str] = []
     inventory = None
     try:
         inventory = await cluster_.inventory()
     except RemediatorError as error:
-        notes.append(f"not known: what the driver itself taints: {plain(str(error))}")
+        said.append(f"not known: what the driver itself taints: {plain(str(error))}")
     if cluster_.version is None:
-        notes.append("this cluster serves no DeviceTaintRules: if it has kept any, they cannot be seen or removed")
-    lease = None if order.scope.faults else await cluster_.lease(order.lease.namespace, order.lease.name)
-    if lease is not None and not lease.ours:
-        notes.append(f"Lease {lease.called} does not carry our mark, so it is left")
+        said.append("this cluster serves no DeviceTaintRules: if it has kept any, they cannot be seen or removed")
     found = leftovers(seen, order.scope, driver=order.driver)
-    return _Plan(cluster_, seen, found, inventory, notes)
+    keys = keys_of(all_records(seen, driver=order.driver))
+    said += await _of_leases(order, cluster_, watches=bool(found) and order.dry_run and order.watches)
+    absent = order.scope.faults.difference(*(one.faults for one in found))
+    if found and absent:
+        said.append(no_record_of(absent, seen, driver=order.driver))
+    said += of_strays(seen.nodes, keys, order.lease.kubeconfig)
+    return _Plan(cluster_, seen, found, inventory, said, keys)
+
+
+async def _of_leases(order: _Order, cluster_: Cluster, *, watches: bool) -> list[str]:
+    """What to know of Leases; `watches`: whether a run that is no dry run would watch them."""
+    lease = None if order.scope.faults else await cluster_.lease(order.lease.namespace, order.lease.name)
+    said = [] if lease is None or lease.ours else [f"Lease {lease.called} does not carry our mark, so it is left"]
+    held = await may_lead(cluster_, order.lease) if watches else ""
+    return [*said, held] if held else said
 
 
 async def _seen(order: _Order, cluster_: Cluster) -> Seen:
     leases = [] if order.scope.faults else await cluster_.leases()
     return Seen(await cluster_.rules(), await cluster_.nodes(), leases)
-
-
-def _nothing(order: _Order, plan: _Plan) -> str:
-    if not order.scope.faults:
-        return "Nothing to remove: nothing in the cluster carries our mark."
-    held = joined(map(plain, faults_held(plan.seen, driver=order.driver)))
-    there = f"there are records of {held}" if held else "there are no records at all"
-    return f"Nothing to remove: there is no record of {joined(sorted(order.scope.faults))}; {there}."
-
-
-def _show(order: _Order, plan: _Plan) -> None:
-    out = console()
-    named = table(plan.found, names=True)
-    show_table(out, named if fits(out, named) else table(plan.found, names=False))
-    say(out, f"To be removed: {summary(plan.found)}.", "bold")
-    said = remarks(plan.found, plan.seen, order.scope, plan.inventory, driver=order.driver)
-    for remark in said.quiet:
-        say(out, f"  note: {remark}", "yellow")
-    _show_notes(plan)
-    for remark in said.loud:
-        say(out, remark, "bold red")
-
-
-def _show_notes(plan: _Plan) -> None:
-    for note in plan.notes:
-        say(console(), f"  note: {note}", "yellow")
 
 
 def _carry_out(order: _Order, plan: _Plan, runner: asyncio.Runner) -> None:

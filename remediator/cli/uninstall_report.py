@@ -1,4 +1,4 @@
-"""What `neuron-remediator uninstall` says of what it has done."""
+"""What `neuron-remediator uninstall` says of what it would do, and of what it has done."""
 
 from __future__ import annotations
 
@@ -7,17 +7,42 @@ from typing import TYPE_CHECKING
 
 import click
 
-from remediator.cli.leftovers import summary
-from remediator.cli.rendering import console, say
+from remediator.cli.leftovers import no_record_of, summary, table
+from remediator.cli.rendering import console, fits, say, show_table
 from remediator.cli.words import joined, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from remediator.cli.leftovers import Leftover, Scope
+    from remediator.cli.consequences import Remarks
+    from remediator.cli.leftovers import Leftover, Scope, Seen
     from remediator.cli.removing import Account
 
 _FEW = 20
+
+
+def nothing(scope: Scope, seen: Seen, *, driver: str) -> str:
+    """Say that nothing is to be removed."""
+    if scope.faults:
+        return f"Nothing to remove: {no_record_of(scope.faults, seen, driver=driver)}."
+    return "Nothing to remove: nothing in the cluster carries our mark."
+
+
+def show(found: list[Leftover], said: Remarks, more: list[str]) -> None:
+    """Show what would go, and what comes of it."""
+    out = console()
+    named = table(found, names=True)
+    show_table(out, named if fits(out, named) else table(found, names=False))
+    say(out, f"To be removed: {summary(found)}.", "bold")
+    notes([*said.quiet, *more])
+    for remark in said.loud:
+        say(out, remark, "bold red")
+
+
+def notes(said: Iterable[str]) -> None:
+    """Write notes."""
+    for note in said:
+        say(console(), f"  note: {note}", "yellow")
 
 
 def report(accounts: list[Account]) -> None:
@@ -33,13 +58,12 @@ def report(accounts: list[Account]) -> None:
         say(console(sys.stderr), f"and {len(failed) - _FEW} more were not removed", "bold red")
 
 
-def conclude(left: list[Leftover], scope: Scope) -> int:
+def conclude(left: list[Leftover], scope: Scope) -> None:
     """Say what is left after all, as the cluster has it now; raises `click.ClickException` if anything is."""
-    if not left:
-        meant = f"of {joined(sorted(scope.faults))}" if scope.faults else "with our mark"
-        say(console(), f"Nothing {meant} is left.", "green")
-        return 0
-    raise click.ClickException(f"{summary(left)} left: {_names(left)}; {_why_left(left)}")
+    if left:
+        raise click.ClickException(f"{summary(left)} left: {_names(left)}; {_why_left(left)}")
+    meant = f"of {joined(sorted(scope.faults))}" if scope.faults else "with our mark"
+    say(console(), f"Nothing {meant} is left.", "green")
 
 
 def _names(left: Iterable[Leftover]) -> str:

@@ -31,7 +31,9 @@ ALL = (LISTEN, TOKEN_FILE, PEERS, DRY_RUN, LIMIT, LOG_LEVEL)
 
 
 def read(*argv: str, **environ: str) -> Values:
-    return read_flags(ALL, program="prog", description="d", env_prefix="PROG_", argv=argv, environ=environ)
+    return read_flags(
+        ALL, program="prog", description="d", env_prefix="PROG_", argv=argv, environ=environ, commands=("remove",)
+    )
 
 
 def problems(*argv: str, **environ: str) -> tuple[str, ...]:
@@ -91,6 +93,34 @@ def test_help_shows_what_a_flag_takes(capsys: pytest.CaptureFixture[str]) -> Non
     printed = capsys.readouterr().out
     assert "--dry-run [true|false]" in printed
     assert "--token-file [FILE]" in printed
+    assert printed.startswith("usage: prog [--flag=value ...]\n       prog remove [OPTIONS]\n\n")
+
+
+@pytest.mark.parametrize("width", range(40, 90))
+def test_help_splits_no_name_at_a_hyphen(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    hyphened = Flag(name="x", default="", parse=text, help="device-taint-rule, node-taint or in-memory, as you like")
+    with pytest.raises(SystemExit):
+        read_flags((hyphened,), program="prog", description="what-is it", env_prefix="P_", argv=("--help",), environ={})
+    assert not [line for line in capsys.readouterr().out.splitlines() if line.endswith("-")]
+
+
+MISPLACED = "; expected it first: prog remove [OPTIONS]"
+
+
+@pytest.mark.parametrize(
+    ("argv", "problem"),
+    [
+        (("--limit", "4", "remove"), f"reading the command line: unknown argument 'remove'{MISPLACED}"),
+        (("--dry-run", "remove"), f"reading --dry-run: expected 'true' or 'false', got 'remove'{MISPLACED}"),
+        (("remov",), "reading the command line: unknown argument 'remov'; did you mean 'remove'?"),
+        (("serve",), "reading the command line: unknown argument 'serve'"),
+    ],
+)
+def test_a_command_that_stands_elsewhere_or_is_misspelt_is_said_to_be(argv: tuple[str, ...], problem: str) -> None:
+    assert problems("--token-file=x", *argv) == (problem,)
 
 
 @pytest.mark.parametrize(

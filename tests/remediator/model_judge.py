@@ -97,7 +97,7 @@ class Judge:
         # Room that was found for a write whose answer was lost stays found when it is repeated.
         exposed = self.exposed() | {one.target.place for one in self._unanswered() if one.disrupts}
         strongest = self._strongest(record.target.place)
-        copies = api.copies(record.key)
+        copies = [one for one in api.copies(record.key) if one.node_uid == record.node_uid]
         narrows = any(_contains(one, record) and one.taint.effect.rank >= record.taint.effect.rank for one in copies)
         self._floor = min(max((one.taint.effect.rank for one in copies), default=0), record.taint.effect.rank)
         self._floor *= isinstance(action, Update)

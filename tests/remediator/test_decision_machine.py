@@ -281,7 +281,9 @@ class DecisionMachine(RuleBasedStateMachine):
         if action := self.leveller._decide(record):
             # It has been raised a moment ago, and somebody takes that off again and again.
             assert isinstance(action, Update)
-            assert action.record.taint.effect.rank > record.taint.effect.rank
+            after = action.record
+            assert after.taint.effect.rank >= record.taint.effect.rank
+            assert after.taint.effect.rank > record.taint.effect.rank or after.target.place != record.target.place
             assert self.leveller._pacing.due(record.key, self.cluster.now) - self.cluster.now <= LONGEST
             return
         assert len(copies) == 1
@@ -365,16 +367,17 @@ class DecisionMachine(RuleBasedStateMachine):
         if swept:
             self.sweep()
 
-    @rule(trouble=troubles, choice=st.sampled_from(Choice), cleared=st.booleans())
-    @precondition(lambda self: bool(self.held()))
-    def move_is_cut_short(self, trouble: Trouble, choice: Choice, cleared: bool) -> None:  # noqa: FBT001 - drawn
+    @rule(trouble=troubles, cleared=st.booleans())
+    @precondition(lambda self: bool(self.held()) and self.cluster.api.served)
+    def move_is_cut_short(self, trouble: Trouble, cleared: bool) -> None:  # noqa: FBT001 - drawn
         """It is there twice then."""
-        self.cluster.choice = choice
+        on_nodes = len(self.by_rule()) < len(self.held())
+        self.cluster.choice = Choice.RULES if on_nodes else Choice.NODES
         self.restart_on_other_terms()
         self.cluster.api.trouble_at_end = trouble
         self.look()
         for key in self.clearable():
-            if cleared and self.backend.untidy(key):
+            if cleared and len(self.cluster.api.copies(key)) > 1:
                 self.is_cleared(key, late=False)
 
     def look(self) -> bool:
@@ -468,10 +471,17 @@ class DecisionMachine(RuleBasedStateMachine):
         self.cluster.serve(True)
         self.seen(swept)
 
-    @rule(swept=st.booleans(), then=st.sampled_from(["nothing", "they fire", "they latch", "another machine"]))
+    @rule(
+        swept=st.booleans(),
+        then=st.sampled_from(["nothing", "they fire", "they latch", "another machine"]),
+        back=st.booleans(),
+    )
     @precondition(lambda self: self.cluster.api.served)
-    def rules_are_served_no_more(self, swept: bool, then: str) -> None:  # noqa: FBT001 - drawn
-        """What was on rules is out of force. The faults that nothing holds then fire soon."""
+    def rules_are_served_no_more(self, swept: bool, then: str, back: bool) -> None:  # noqa: FBT001 - drawn
+        """What was on rules is out of force, and the faults that nothing holds then fire soon.
+
+        While one API server of several is ahead of the others, rules come and go.
+        """
         free = [one.key for one in self.by_rule()]
         self.cluster.serve(False)
         self.seen(swept)
@@ -482,6 +492,8 @@ class DecisionMachine(RuleBasedStateMachine):
                 self.latch(key)
             elif then != "nothing":
                 self.fault_fires(key, "new", late=False)
+        if back:
+            self.rules_are_served(swept)
 
     @rule(node=nodes)
     def node_is_recycled(self, node: str) -> None:

@@ -26,6 +26,7 @@ from remediator.inventory import NEURON_NODE, DeviceTaint, Inventory, Node, Node
 from remediator.level import NO_EVIDENCE, NO_ROOM
 from remediator.records import Key, State
 from tests.remediator.cli.pictures import SINCE, UNTIL, held, inventory, picture, released
+from tests.remediator.cli.test_leftovers import other_rule
 from tests.remediator.samples import DRIVER, LONG_AGO, NODE, NOW, TAINT_KEY, device, node
 
 if TYPE_CHECKING:
@@ -141,6 +142,32 @@ def test_a_fault_that_is_not_in_the_table_is_explained_as_far_as_it_goes() -> No
     assert "runbook" not in said
 
 
+@pytest.mark.parametrize("state", [State.ACTIVE, State.RELEASED])
+def test_a_fault_that_is_not_in_the_table_ends_by_somebodys_hand_alone(state: State) -> None:
+    stranger = held("link_efa", state, key=Key(NODE, 3, "new_kind"), released_until=SINCE, released_by="alice")
+    told = explain(HERE, picture(stranger), kubeconfig="x")
+    assert text_of(told)["ends"].startswith("when somebody takes it away, or with the Node")
+    assert "yet to notice" not in text_of(told)["why"]
+    assert "neuron-remediator uninstall --fault new_kind --kubeconfig x" in commands_of(told)
+    offered = [one for section in told.sections for one in section.commands if "neuron-taints release" in one.command]
+    assert [one.purpose for one in offered] == (
+        ["lifts it by your word, at your risk: nothing raises it again"] if state is State.ACTIVE else []
+    )
+    for other in (held(), held(key=Key(NODE, 3, "new_kind"), node_uid="gone"), held(key=Key(NODE, 3, "$(x)"))):
+        assert not any("uninstall" in command for command in commands_of(explain(HERE, picture(other))))
+
+
+def test_what_keeps_the_device_of_a_withheld_record_tainted_is_named() -> None:
+    waiting, other = held("link_efa", State.WITHHELD, reason=NO_EVIDENCE), held("sram")
+    theirs = other_rule(driver=DRIVER, pool=NODE)
+    looked = picture(held=Held((waiting, other), (theirs, other_rule(pool="elsewhere"))))
+    done = text_of(explain(Address(NODE, 3, "link_efa"), looked))["done"]
+    assert done.endswith(f"; also held there by {other.key}; see `other rule` below")
+    assert "no effect of its own on neuron-device-3" in done
+    alone = text_of(explain(HERE, picture(waiting)))["done"]
+    assert alone.endswith(": nothing is kept off it and nothing is evicted")
+
+
 def test_consumers_are_told_and_their_absence_too() -> None:
     claims = Claims()
     claims.replace([Claim("team", "train", (Holding(NODE, ("neuron-device-3",)),), ("train-0", "train-1"))], "")
@@ -155,14 +182,19 @@ def test_consumers_are_told_and_their_absence_too() -> None:
     assert said["neuron-device-4"] == "nobody: no allocated claim holds it"
 
 
-def opted_out() -> Node:
-    return Node(NodeMetadata(NODE, "uid-1", LONG_AGO, NodeLabels(opt_out="true", instance_type="trn2.48xlarge")))
+def opted_out(said: str = "true") -> Node:
+    return Node(NodeMetadata(NODE, "uid-1", LONG_AGO, NodeLabels(opt_out=said, instance_type="trn2.48xlarge")))
 
 
 @pytest.mark.parametrize(
     ("looked", "word", "text"),
     [
         (picture(held(), node=opted_out()), "opted out", "yes: no taint of ours has an effect on it"),
+        (
+            picture(held(), node=opted_out("yes")),
+            "opted out",
+            "no: the label neuron-remediator/opt-out is 'yes'; expected 'true'",
+        ),
         (picture(held(), node=opted_out()), "node", "there since 2026-10-31 12:00:00Z (30d ago), trn2.48xlarge"),
         (picture(held(), node=None), "node", "there is no Node of that name"),
         (
@@ -264,6 +296,8 @@ def test_a_node_that_is_not_there_is_said_so_first() -> None:
     )
     assert explain(Address("zzz"), looked).title == "zzz: there is no Node of that name"
     assert explain(Address("zzz"), replace(looked, node_read=False)).title == "zzz"
+    assert not any("get pods" in command for command in commands_of(explain(Address("zzz"), looked)))
+    assert any("get pods" in command for command in commands_of(explain(Address(NODE), picture())))
 
 
 def test_the_commands_name_the_kubeconfig_that_was_named() -> None:

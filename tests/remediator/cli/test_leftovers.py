@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from alerts.faults import Effect
 from remediator.cli.consequences import Remarks, remarks
 from remediator.cli.leftovers import Kind, Leftover, Scope, Seen, kept_records, leftovers, summary, table
+from remediator.cli.strays import keys_of, of_strays
 from remediator.inventory import DeviceTaint, Inventory, Node, NodeSpec
 from remediator.node_records import ANNOTATION, node_target, patch
 from remediator.peer_object import PeerRule
@@ -87,12 +89,17 @@ def test_everything_with_our_mark_is_found_and_nothing_else() -> None:
     )
     assert [(one.kind, one.node, *map(tuple, one.parts)) for one in found(seen)] == [
         (Kind.RULE, NODE, ("NoExecute", "device 3: hbm (active, latched)")),
-        (Kind.NODE, NODE, ("NoSchedule", "device 3: link_efa (active)"), ("NoSchedule", f"taint {TAINT_KEY}")),
+        (
+            Kind.NODE,
+            NODE,
+            ("NoSchedule", "device 3: link_efa (active)"),
+            ("NoSchedule", f"taint {TAINT_KEY}=link-efa-error:NoSchedule"),
+        ),
         (Kind.RULE, "p", ("NoExecute", "broken: no longer says which fault it stands for; taints p/*")),
         (Kind.RULE, "peer", ("None", f"flag: its peer {NODE} is tainted")),
         (Kind.LEASE, "", ("-", "ns/neuron-remediator, held by pod-1_0a1b2c3d")),
     ]
-    assert summary(found(seen)) == "3 DeviceTaintRules, 1 Node's annotation, 1 Lease"
+    assert summary(found(seen)) == "3 DeviceTaintRules, annotation of 1 Node, with 1 taint, 1 Lease"
     assert [row[0] for row in table(found(seen), names=True).rows] == [NODE, NODE, NODE, "p", "peer", "-"]
     assert table(found(seen), names=False).headings == ("NODE", "KIND", "EFFECT", "WHAT")
 
@@ -115,21 +122,48 @@ def test_a_fault_alone_is_found_wherever_it_is() -> None:
     assert found(seen, Scope(faults=frozenset({"unheard_of"}))) == []
 
 
+def test_what_goes_of_a_node_is_counted_as_what_it_is() -> None:
+    node_ = bearing(on_node(), on_node("link_intraserver", 4), on_node("hbm", 5))
+    assert summary(found(Seen(nodes=(node_,)))) == "annotation of 1 Node, with 1 taint"
+    assert summary(found(Seen(nodes=(node_, node_, damaged())))) == "annotations of 3 Nodes, with 2 taints"
+    # What the others ask for stays, and the gravest fault's taint goes.
+    for fault, taints in (("link_efa", ""), ("link_intraserver", ""), ("hbm", ", with 1 taint")):
+        (one,) = found(Seen(nodes=(node_,)), Scope(faults=frozenset({fault})))
+        assert summary([one]) == f"part of the annotation of 1 Node{taints}"
+        assert len(one.parts) == 1 + bool(taints)
+    assert summary([one, one]) == "parts of the annotations of 2 Nodes, with 2 taints"
+
+
 def test_taints_of_a_broken_annotation_are_not_known_to_be_ours() -> None:
     ours = {"key": TAINT_KEY, "value": "hbm-uncorrectable-error", "effect": "NoSchedule"}
-    seen = Seen(nodes=(damaged(ours),))
+    seen = Seen(nodes=(damaged(ours, *FOREIGN),))
     (one,) = found(seen)
     assert one.parts == (("-", f"annotation {ANNOTATION} that cannot be read"),)
     (note,) = said(seen).quiet
     assert note == (
-        f"taints of Node {NODE} that are not known to be ours, and are left: "
-        f"{TAINT_KEY}=hbm-uncorrectable-error:NoSchedule"
+        f"other taints of Node {NODE}, whose annotation cannot be read, are left, though one with a former --taint.key "
+        "may be ours: maintenance:NoSchedule"
     )
     # The annotation of another machine says nothing of this one.
     copied = bearing(on_node())
     copied = msgspec.structs.replace(copied, metadata=msgspec.structs.replace(copied.metadata, uid="uid-2"))
     (one,) = found(Seen(nodes=(copied,)))
-    assert one.unknown == (f"{TAINT_KEY}=link-efa-error:NoSchedule",)
+    assert [taint["key"] for taint in one.unknown] == [TAINT_KEY]
+
+
+def test_taints_with_our_key_that_are_not_known_to_be_ours_are_told_of_with_the_way_to_end_them() -> None:
+    record = held()
+    keys = keys_of([record, replace(record, taint=replace(record.taint, key="former"))])
+    assert keys == {TAINT_KEY, "former"}
+    taints = [{"key": TAINT_KEY, "value": "x", "effect": "NoSchedule"}, {"key": "former", "effect": "NoExecute"}]
+    stray = msgspec.structs.replace(node(), spec=NodeSpec([*FOREIGN, *taints]))
+    (note,) = of_strays([node(), bearing(on_node()), stray], keys, Path("/my file"))
+    assert note == (
+        f"left on Node {NODE}, as not known to be ours: {TAINT_KEY}=x:NoSchedule, former:NoExecute; if it is ours, "
+        f"take it off: kubectl --kubeconfig '/my file' taint node {NODE} {TAINT_KEY}:NoSchedule- former:NoExecute-"
+    )
+    *few, more = of_strays([stray] * 23, keys, None)
+    assert (len(few), more) == (20, "3 more Nodes have taints with our key that are not known to be ours")
 
 
 def test_what_comes_back_into_service_is_said_and_what_is_latched_loudly() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from alerts.faults import FAULTS, Effect
 from remediator.cli.address import Address
 from remediator.cli.explanation import explain
 from remediator.cli.picture import Held
-from remediator.inventory import Inventory
+from remediator.inventory import DeviceTaint, Inventory, Node, NodeSpec
 from remediator.level import NO_EVIDENCE
 from remediator.node_records import ANNOTATION, node_target
 from remediator.peer_object import PeerRule
@@ -21,7 +23,7 @@ from remediator.targets import Target
 from tests.remediator.cli.conftest import held_on, written_by
 from tests.remediator.cli.pictures import held as held_record
 from tests.remediator.cli.pictures import inventory, picture
-from tests.remediator.samples import DRIVER, NODE, TAINT_KEY, device
+from tests.remediator.samples import DRIVER, NODE, TAINT_KEY, device, node
 from tests.stack.apiproxy import ApiProxy
 from tests.stack.process import wait_until
 from tests.stack.trouble import Trouble
@@ -144,6 +146,39 @@ def test_each_state_of_a_record_on_a_node_is_explained(record: Record, text: str
     assert text in lines["why"]
 
 
+def tainted_by_others(*taints: dict[str, str]) -> Node:
+    return msgspec.structs.replace(node(), spec=NodeSpec(list(taints)))
+
+
+EVICTING = {"key": TAINT_KEY, "value": "by-hand", "effect": "NoExecute"}
+BY_DRIVER = inventory(device("neuron-device-3", 3, DeviceTaint(TAINT_KEY, "x", Effect.NO_EXECUTE)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "done"),
+    [
+        (
+            {"node": tainted_by_others(EVICTING)},
+            f"covered: a taint on the Node that is not ours ({TAINT_KEY}=by-hand:NoExecute) is at least as strong",
+            f"no effect of ours on the Node {NODE} as a whole; see `node taint` below",
+        ),
+        ({"inventory": BY_DRIVER}, "covered: the driver's own taint on the device is at least", "; see `driver` below"),
+        (
+            {"node": tainted_by_others(EVICTING), "inventory": BY_DRIVER},
+            "a taint on the Node that is not ours",
+            "; see `driver` and `node taint` below",
+        ),
+        ({}, "or the driver's own on the device, is at least", f"no effect of ours on the Node {NODE} as a whole"),
+    ],
+)
+def test_what_others_do_is_not_said_to_be_nothing(changes: dict[str, Any], why: str, done: str) -> None:
+    looked = picture(on_node(state=State.COVERED), **changes)
+    lines = {line.word: line.text for section in explain(HERE, looked).sections for line in section.lines}
+    assert why in lines["why"]
+    assert lines["done"].endswith(done)
+    assert all(word in lines for word in ("driver", "node taint") if word in done)
+
+
 def test_whom_a_node_evicted_is_found_out_by_its_own_events() -> None:
     evicting = on_node(taint=Taint(TAINT_KEY, "x", Effect.NO_EXECUTE))
     document = explain(HERE, picture(evicting))
@@ -231,11 +266,19 @@ def test_a_conflict_is_survived(held: OnCluster, taints: Taints, control_plane: 
 
 
 def test_records_that_cannot_be_read_are_told_of(held: OnCluster, taints: Taints, both: str) -> None:
+    held.put_on_node("hbm")
     held.admin.patch("Node", NODE, {"metadata": {"annotations": {ANNOTATION: "{"}}})
     said = taints("list", both)
     assert said.code == 0
     assert f'warning: reading annotation "{ANNOTATION}" of Node "{NODE}": ' in said.err
-    assert "firings make its records anew" in taints("explain", NODE, both).out
+    kubectl = f"kubectl --kubeconfig {both.partition('=')[2]}"
+    annotate, taint = f"{kubectl} annotate node {NODE} {ANNOTATION}-", f"{kubectl} taint node {NODE} {TAINT_KEY}-"
+    assert "; where faults are recorded on the Node, firings make its records anew; to end it: " in said.err
+    assert said.err.endswith(f"; to end it: {annotate} && {taint}\n")
+    told = taints("explain", NODE, both).out
+    assert "where faults are recorded on the Node, firings make its records anew" in told
+    assert f"  $ {annotate}\n" in told
+    assert f"  $ {taint}\n" in told
     assert f"there is no record of {NODE}/3" in taints("release", f"{NODE}/3", *RELEASE, "--yes", both).err
 
 
@@ -248,6 +291,12 @@ def test_a_flag_on_a_peer_is_no_damaged_record(held: OnCluster, taints: Taints, 
     assert "warning" not in said.err
     (entry,) = json.loads(taints("list", "--all", "-o", "json", both).out)
     assert (entry["source"], entry["node"], entry["effect"], entry["rule"]) == ("peer", "peer", "None", flag.name)
+    since = held.admin.get("DeviceTaintRule", flag.name)["spec"]["taint"]["timeAdded"]
+    assert (entry["tainted_since"], entry["fault"]) == (since, None)
+    (row,) = (line.split() for line in taints("list", "--all", both).out.splitlines()[1:])
+    assert (row[:3], row[-1]) == (["peer", "neuron-node", "-"], "peer")
+    assert re.fullmatch("[0-9]+s", row[6]), "the age"
+    assert f"  peer of {NODE}  " in taints("list", "--all", "-o", "wide", both).out
     told = taints("explain", "peer", both).out
     assert f"peer {NODE} is tainted; neuron-node bears neuron.aws.com/peer-tainted:None for it" in told
     assert "other rule" not in told

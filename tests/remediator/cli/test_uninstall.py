@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from alerts.faults import FAULTS
+from exporter.service.flags import UsageError
+from remediator import settings
+from remediator.__main__ import UNINSTALL
 from remediator.cli.uninstall_command import run
 from remediator.lease_object import held as held_lease
 from remediator.lease_object import new as new_lease
@@ -122,7 +125,7 @@ def test_all_of_ours_goes_and_nothing_else_is_written(
     said = uninstall("--yes", f"--kubeconfig={file}")
     assert said.code == 0, said.err
     assert said.out.splitlines()[-2:] == [
-        "Removed: 4 DeviceTaintRules, 1 Node's annotation, 1 Lease.",
+        "Removed: 4 DeviceTaintRules, annotation of 1 Node, with 1 taint, 1 Lease.",
         "Nothing with our mark is left.",
     ]
     assert "WARNING: 2 latched records will be forgotten. No clean reading ends such a fault" in said.out
@@ -174,6 +177,10 @@ def test_it_is_shown_first_and_a_dry_run_ends_there(
         (["-", "Lease", "-"], "default/neuron-remediator"),
     ]
     assert "note: Lease default/unmarked does not carry our mark, so it is left" in said.out
+    assert (
+        "note: a remediator may lead (Lease default/neuron-remediator of dead_0a1b2c3d, default/unmarked of "
+        "dead_0a1b2c3d): without --dry-run, this watches for 1 s whether one does, and then refuses"
+    ) in said.out
     assert said.out.endswith("Dry run: nothing was changed.\n")
     assert written_by(control_plane, file) == []
     assert held.rule(key)
@@ -236,6 +243,20 @@ def test_a_fault_that_was_removed_from_the_table_may_go_at_any_time(
     )
 
 
+def test_a_dry_run_says_what_is_not_there(
+    held: Held, uninstall: Uninstall, file: Path, lease: Callable[..., None]
+) -> None:
+    held.put("hbm")
+    said = uninstall("--dry-run", "--fault=hbm", "--fault=nonsense", f"--kubeconfig={file}")
+    assert said.code == 0
+    assert "note: there is no record of nonsense; there are records of hbm\n" in said.out
+    assert "may lead" not in said.out, "no Lease is held"
+    lease()
+    assert "may lead" in uninstall("--dry-run", "--fault=hbm", f"--kubeconfig={file}").out
+    for options in (("--force",), ("--fault=nonsense",)):
+        assert "may lead" not in uninstall("--dry-run", *options, f"--kubeconfig={file}").out
+
+
 def test_conflicts_are_survived(
     held: Held, uninstall: Uninstall, control_plane: ControlPlane, tmp_path: Path, lease: Callable[..., None]
 ) -> None:
@@ -296,10 +317,16 @@ def test_an_annotation_that_cannot_be_read_goes_and_its_taints_are_told_of(
     taints = held.admin.node_taints(NODE)
     said = uninstall("--yes", f"--kubeconfig={file}")
     assert said.code == 0, said.err
-    text = f"not known to be ours, and are left: {TAINT_KEY}=hbm-uncorrectable-error:NoSchedule"
-    assert text in said.out
+    note = (
+        f"  note: left on Node {NODE}, as not known to be ours: {TAINT_KEY}=hbm-uncorrectable-error:NoSchedule; if it "
+        f"is ours, take it off: kubectl --kubeconfig {file} taint node {NODE} {TAINT_KEY}:NoSchedule-"
+    )
+    assert said.out.splitlines()[-2:] == ["Nothing with our mark is left.", note]
     assert held.admin.node_taints(NODE) == taints
     assert ANNOTATION not in held.admin.get("Node", NODE)["metadata"].get("annotations", {})
+    said = uninstall("--yes", f"--kubeconfig={file}")
+    assert said.code == 0
+    assert said.out.splitlines() == ["Nothing to remove: nothing in the cluster carries our mark.", note]
 
 
 @pytest.mark.parametrize("trouble", [Trouble.ERROR, Trouble.CUT_BEFORE])
@@ -321,6 +348,13 @@ def test_somebody_without_rights_is_told_which_are_needed(held: Held, uninstall:
     assert (said.code, said.out) == (1, "")
     assert "403" in said.err
     assert said.err.endswith("the rights it needs are listed by 'neuron-remediator uninstall --help'\n")
+
+
+def test_the_help_fits_a_terminal(uninstall: Uninstall, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = uninstall("--help").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line for line in lines if line.endswith("-")] == [], "no name is split at a hyphen"
 
 
 def test_the_help_lists_the_rights_that_suffice(uninstall: Uninstall) -> None:
@@ -345,6 +379,20 @@ def test_wrong_usage_is_one_sentence(uninstall: Uninstall, line: tuple[str, ...]
     assert text in said.err
     assert said.err.rstrip().endswith("(see 'neuron-remediator uninstall --help')")
     assert len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        (("--kubeconfig", "F", "uninstall"), "; expected it first: neuron-remediator uninstall [OPTIONS]"),
+        (("unistall",), "; did you mean 'uninstall'?"),
+    ],
+)
+def test_a_command_that_is_not_one_is_corrected(line: tuple[str, ...], hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        settings.read(line, {})
+    assert caught.value.problems == (f"reading the command line: unknown argument {line[-1]!r}{hint}",)
+    assert settings.COMMANDS == (UNINSTALL,)
 
 
 def test_a_cluster_without_rules_is_cleared_too(

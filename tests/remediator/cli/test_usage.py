@@ -50,6 +50,14 @@ FOR = ("--for", "4h")
         (("explain", "node/99999"), "expected a device number"),
         (("explain", "node/03"), "expected a device number"),
         (("explain", "node/3/HBM!"), "expected a fault such as 'hbm'"),
+        (
+            ("explain", "us-2/neuron-node"),
+            "got 'neuron-node'; for the whole node write us-2 alone (release: with --all-",
+        ),
+        (
+            ("release", "us-1/neuron-node", *FOR, *REASON, "--yes"),
+            "; for the whole node write us-1 alone (release: with",
+        ),
         (("explain", ""), "expected the name of a Node, got ''"),
         (("explain", NODE, "--runbook-url", "\n"), "expected an address or a folder, got '\\n'"),
         (("release", NODE, *FOR, *REASON, "--yes"), f"expected a device, such as {NODE}/3, or --all-devices"),
