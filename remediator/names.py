@@ -10,6 +10,9 @@ SUBDOMAIN_LIMIT = 253
 DEVICE = re.compile(r"0|[1-9][0-9]{0,3}")
 """A Neuron device's index as text."""
 
+TAINT_KEY = "neuron.aws.com/device-unhealthy"
+"""The key of our taints unless the operator says otherwise: the driver's own, by the AWS guide."""
+
 _SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
 
 

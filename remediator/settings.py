@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from alerts.faults import Effect
 from exporter.service.flags import LOG_FORMAT, LOG_LEVEL, Flag, UsageError, listen_address, read_flags
 from exporter.service.parsers import Address, boolean, choice, optional, path, positive_duration, text
+from remediator import names
 from remediator.budget import DEFAULT, Limits, Share
 from remediator.election import LONGEST
 from remediator.names import is_subdomain
@@ -116,7 +117,7 @@ DRIVER = Flag(
 )
 TAINT_KEY = Flag(
     name="taint.key",
-    default="neuron.aws.com/device-unhealthy",
+    default=names.TAINT_KEY,
     parse=_taint_key,
     metavar="KEY",
     help="key of every taint; the default is the driver's own, so that tolerations written for it work",

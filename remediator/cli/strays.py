@@ -10,8 +10,8 @@ import shlex
 from typing import TYPE_CHECKING
 
 from remediator.cli.words import joined, plain, taint_text
+from remediator.names import TAINT_KEY
 from remediator.node_records import ANNOTATION, foreign_taints
-from remediator.settings import TAINT_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -26,7 +26,7 @@ _FEW = 20
 
 def keys_of(records: Iterable[Record]) -> frozenset[str]:
     """The keys that taints of ours may have: that of the service's default, and those that records name."""
-    return frozenset({str(TAINT_KEY.default), *(record.taint.key for record in records)} - {""})
+    return frozenset({TAINT_KEY, *(record.taint.key for record in records)} - {""})
 
 
 def strays(node: Node, keys: Collection[str]) -> list[NodeTaint]:
