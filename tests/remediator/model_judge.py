@@ -94,11 +94,14 @@ class Judge:
         self._action, self._before = action, self.cluster.backend.record(record.key)
         api.about = record.key
         self._judge_action(action)
-        # Room that was found for a write whose answer was lost stays found when it is repeated.
-        exposed = self.exposed() | {one.target.place for one in self._unanswered() if one.disrupts}
+        # Room that was found for a write whose answer was lost, or for a move cut short, stays found.
+        found = [*self._unanswered(), *api.in_force()]
+        exposed = self.exposed() | {one.target.place for one in found if one.disrupts}
         strongest = self._strongest(record.target.place)
         copies = [one for one in api.copies(record.key) if one.node_uid == record.node_uid]
-        narrows = any(_contains(one, record) and one.taint.effect.rank >= record.taint.effect.rank for one in copies)
+        # Of this budget no key is taken into account: a place is disrupted, or it is not.
+        around = [one for one in copies if _is_at(one.target, record.target)]
+        narrows = any(one.taint.effect.rank >= record.taint.effect.rank for one in around)
         self._floor = min(max((one.taint.effect.rank for one in copies), default=0), record.taint.effect.rank)
         self._floor *= isinstance(action, Update)
         lost, taken = len(api.unanswered), False
@@ -210,14 +213,15 @@ class Judge:
         assert (before.taint.key, before.taint.effect) in theirs
 
     def _judge_deletion(self, gone: Record, others: list[Record]) -> None:
-        if isinstance(self.cause, Cleared):
+        if gone.node_uid != self.cluster.api.node(gone.key.node).metadata.uid:
+            assert others or isinstance(self.cause, Fired)
+        elif isinstance(self.cause, Cleared):
             assert self._before is not None
             assert (self._before.key, self._before.episode) == (self.cause.key, self.cause.episode)
             assert not self._before.latched
             assert not gone.latched
-        elif not others:
-            assert isinstance(self.cause, Fired)
-            assert gone.node_uid != self.cluster.api.node(gone.key.node).metadata.uid
+        else:
+            assert others
 
     def _judge_change(self, after: Record, was: list[Record]) -> None:
         """`was` is everything that stood for the fault in the cluster before the write."""
@@ -314,11 +318,13 @@ class Judge:
 def _contains(one: Record, other: Record) -> bool:
     """Whether whoever is kept off by the one is by the other: it is the same taint, there or on the Node around it."""
     same_taint = (one.taint.key, one.taint.value) == (other.taint.key, other.taint.value)
-    return same_taint and (one.target.place == other.target.place or _is_around(one.target, other.target))
+    return same_taint and _is_at(one.target, other.target)
 
 
-def _is_around(one: AnyTarget, other: AnyTarget) -> bool:
-    return isinstance(one, NodeTarget) and not isinstance(other, NodeTarget) and one.node == other.pool
+def _is_at(one: AnyTarget, other: AnyTarget) -> bool:
+    """Whether the one is the other, or the Node around it."""
+    around = isinstance(one, NodeTarget) and not isinstance(other, NodeTarget) and one.node == other.pool
+    return around or one.place == other.place
 
 
 def _says(one: Record | None, other: Record) -> bool:

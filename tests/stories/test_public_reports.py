@@ -7,6 +7,8 @@ is in `tests/remediator/test_public_reports.py`.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,7 @@ from tests.stories.watching import Rule, becomes, cleared, ever, read_clean_for,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.stack.controlplane import ControlPlane
     from tests.stack.kube import Admin
 
 pytestmark = pytest.mark.stack
@@ -76,6 +79,17 @@ def _told_of(rule: Rule) -> tuple[str, str, str, str]:
     )
 
 
+def uninstall_as_documented(control_plane: ControlPlane) -> None:
+    """Run the command that README has for it, with the answer to its question."""
+    commands = re.findall(r"^neuron-remediator (uninstall)(?: +#.*)?$", README.read_text(), re.MULTILINE)
+    kubeconfig = f"--kubeconfig={control_plane.kubeconfig('admin')}"
+    arguments = (*commands, "--yes", "--lease.duration=1s", kubeconfig)
+    done = subprocess.run(
+        (sys.executable, "-m", "remediator", *arguments), check=False, timeout=60, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def has_effect(admin: Admin, effect: str) -> None:
     """Wait until the memory fault of device 3 has that effect."""
 
@@ -95,7 +109,7 @@ def failures(pipeline: Pipeline) -> float:
     )
 
 
-def test_other_hands_in_the_cluster(pipeline: Pipeline, admin: Admin) -> None:
+def test_other_hands_in_the_cluster(pipeline: Pipeline, admin: Admin, control_plane: ControlPlane) -> None:
     """What others do to our objects is noticed, what is theirs is left alone, and ours can be told from theirs.
 
     case 88 (NVSentinel#753): a taint removed by hand comes back while the fault is there, and the gauge is what is.
@@ -138,11 +152,9 @@ def test_other_hands_in_the_cluster(pipeline: Pipeline, admin: Admin) -> None:
     admin.node(NODE)
     tainted(admin, 3, "hbm", within=20)
     pipeline.remediator.process.stop()
-    (selector,) = re.findall(r"^kubectl delete devicetaintrules -l (\S+)$", README.read_text(), re.MULTILINE)
-    owned = admin.items("DeviceTaintRule", selector=selector)
+    owned = admin.items("DeviceTaintRule", selector=OUR_MARK)
     assert [one["metadata"]["labels"]["neuron-remediator/fault"] for one in owned] == ["hbm"]
-    for one in owned:
-        admin.delete("DeviceTaintRule", one["metadata"]["name"])
+    uninstall_as_documented(control_plane)
     assert [one["metadata"]["name"] for one in admin.rules()] == ["maintenance"]
     assert untouched(admin, theirs["rule"])
 
