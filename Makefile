@@ -12,8 +12,8 @@ BIN := .venv/bin
 # Half of the fast tests at a time: many of them wait for sockets and processes.
 FAST := $(BIN)/python -m pytest -m "not stack and not slow"
 DEFAULT := $(BIN)/python -m pytest -m "not slow"
-# What mostly waits, for alerts that must hold and for control planes that come up, has a lane of its own.
-WAITING := tests/stories tests/demo tests/alerts tests/test_stack.py
+# What mostly waits, for alerts that must hold, has a lane of its own.
+WAITING := tests/stories tests/demo
 READY := .venv/.ready
 
 help: ## List the targets
@@ -42,7 +42,7 @@ test: $(READY) ## All tests but the slow ones, on the real stack: two lanes side
 	wait $$waiting; waiting=$$?; cat build/test-waiting.log; \
 	$(DEFAULT) tests/storms; storms=$$?; exit $$((waiting + rest + storms))
 
-test-fast: $(READY) ## Tests that need no stack, in one to three minutes on two cores
+test-fast: $(READY) ## Tests that need no stack, in three to five minutes on two cores
 	@mkdir -p build
 	@$(FAST) tests/exporter > build/test-fast-exporter.log 2>&1 & exporter=$$!; \
 	$(FAST) --ignore=tests/exporter; rest=$$?; \
