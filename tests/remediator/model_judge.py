@@ -109,7 +109,8 @@ class Judge:
             yield
             taken = True
         except RemediatorError:
-            if isinstance(action, Replace) and len(api.unanswered) > lost:
+            if not isinstance(action, Delete) and len(api.unanswered) > lost:
+                # Whichever of its writes it was, what was found for the whole stays found.
                 api.unanswered.append(Write("", None, None, "create", record, self.cluster.now))
             taken = not isinstance(action, Delete) and _says(self.cluster.backend.record(record.key), record)
             raise
@@ -190,7 +191,7 @@ class Judge:
             return
         now = self.cluster.api.copies(one.key)
         others = [copy for copy in now if copy is not after]
-        assert max((copy.taint.effect.rank for copy in now), default=0) >= self._floor
+        assert max((*(copy.taint.effect.rank for copy in now), *self._by_others())) >= self._floor
         if after is None:
             assert before is not None
             self._judge_deletion(before, others)
@@ -200,9 +201,17 @@ class Judge:
             assert isinstance(self.cause, Fired)
             assert after.latched == (self.cause.latched or FAULTS[after.key.fault].latched)
         else:
-            self._judge_change(after, [*others, *([before] if before else [])])
+            was = [*others, *([before] if before else [])]
+            self._judge_change(after, [one for one in was if one.node_uid == after.node_uid])
         if isinstance(one.target, NodeTarget):
             self.judge_node(one.target.node)
+
+    def _by_others(self) -> list[int]:
+        """What others' taints do in place of the one that is written: there is one of a key and an effect on a Node."""
+        assert self._action is not None
+        record = self._action.record
+        foreign = self.cluster.foreign[record.key.node] if isinstance(record.target, NodeTarget) else []
+        return [0, *(Effect.read(one["effect"]).rank for one in foreign if one["key"] == record.taint.key)]
 
     def _judge_neighbour(self, before: Record | None, after: Record | None) -> None:
         """A write takes nothing from another record of the Node but an effect that others' taint has there anyway."""
@@ -213,18 +222,20 @@ class Judge:
         assert (before.taint.key, before.taint.effect) in theirs
 
     def _judge_deletion(self, gone: Record, others: list[Record]) -> None:
-        if gone.node_uid != self.cluster.api.node(gone.key.node).metadata.uid:
-            assert others or isinstance(self.cause, Fired)
-        elif isinstance(self.cause, Cleared):
-            assert self._before is not None
-            assert (self._before.key, self._before.episode) == (self.cause.key, self.cause.episode)
-            assert not self._before.latched
-            assert not gone.latched
-        else:
-            assert others
+        void = gone.node_uid != self.cluster.api.node(gone.key.node).metadata.uid
+        if isinstance(self.cause, Cleared) and not (void and others):
+            before = self._before
+            assert before is not None
+            assert (before.key, before.episode) == (self.cause.key, self.cause.episode)
+            assert not before.latched
+            # An operator has lifted it.
+            assert not gone.latched or before.state is State.RELEASED
+        elif not others:
+            assert isinstance(self.cause, Fired)
+            assert void
 
     def _judge_change(self, after: Record, was: list[Record]) -> None:
-        """`was` is everything that stood for the fault in the cluster before the write."""
+        """`was` is everything that stood for the fault on that machine before the write."""
         before = self._before
         assert before is not None
         had = max((one.taint.effect.rank for one in was if _contains(one, after)), default=0)
@@ -292,7 +303,7 @@ class Judge:
             # A record that moves, and whose answer was lost, is on one of two places.
             held = self.cluster.backend.record(record.key)
             leaves = held is not None and held.disrupts and held.target.place not in added
-            assert len(after) - leaves <= limit
+            assert len(after) - leaves <= limit, (exposed, after)
         if not possible or record.taint.effect.rank <= strongest or self._strongest(record.target.place) <= strongest:
             return
         self.raises.append(Raise(record.target.place, self.cluster.now))
