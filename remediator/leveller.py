@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from alerts.faults import FORMER
@@ -22,6 +22,7 @@ from remediator.records import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
     from remediator.backends import Backend
     from remediator.records import Key, Record
@@ -36,7 +37,6 @@ SWEEP_SECONDS = 15.0
 _PAUSE_SECONDS = 0.5
 """The shortest: a burst of changes is looked at once."""
 
-_NEVER_AGAIN = datetime.max.replace(tzinfo=UTC)
 _WORKERS = 16
 _RECORDS_A_TURN = 100
 _LOG_SECONDS = 10.0
@@ -64,8 +64,9 @@ class Leveller:
         self._views = views
         self._writer = writer
         self._clock = clock
+        self._elapsed = elapsed
         self._former = former
-        self._put_off = _NEVER_AGAIN
+        self._put_off = math.inf
         self._pacing = Pacing()
         self._poked = asyncio.Event()
         self._seldom = Seldom(_LOG, _LOG_SECONDS, elapsed)
@@ -93,7 +94,7 @@ class Leveller:
         """Look at every record once, the longest standing first, and write what is not level."""
         if self._writer.not_leading() or self._surroundings.not_ready():
             return
-        self._put_off = _NEVER_AGAIN
+        self._put_off = math.inf
         due: list[Key] = []
         for count, record in enumerate(sorted(self._backend.records(), key=_age), 1):
             if self._due(record):
@@ -121,7 +122,7 @@ class Leveller:
                 if record is not None and action is not None and self._in_time(record, action):
                     await self._writer.carry_out(action)
                     if _raises(record, action):
-                        self._pacing.raised(key, self._clock())
+                        self._pacing.raised(key, self._elapsed())
         except ConflictError:
             with suppress(RemediatorError):
                 await self._backend.refresh(key)
@@ -151,11 +152,11 @@ class Leveller:
         """Whether it may be done now. What is raised too soon after the last time is looked at when its time comes."""
         if not _raises(record, action):
             return True
-        due = self._pacing.due(record.key, self._clock())
-        if due > self._clock():
+        now = self._elapsed()
+        due = self._pacing.due(record.key, now)
+        if due > now:
             self._put_off = min(due, self._put_off)
-            return False
-        return True
+        return due <= now
 
     def _today(self, key: Key) -> Key | None:
         name = self._former.get(key.fault)
@@ -169,18 +170,18 @@ class Leveller:
     def _until_next(self, began: datetime) -> float:
         """Seconds until the next look; a release that had ended when the last one began is waited for no more."""
         now = self._clock()
-        put_off = (self._put_off - now).total_seconds()
+        put_off = self._put_off - self._elapsed()
         released = (record for record in self._backend.records() if record.state is State.RELEASED)
         ends = ((one.released_until - now).total_seconds() for one in released if one.released_until > began)
         return max(0.0, min((*ends, put_off, SWEEP_SECONDS)))
 
 
 def _raises(record: Record, action: Levelling) -> bool:
-    """Whether it disturbs anybody: by a stronger effect, or by one that is elsewhere."""
+    """Whether it disturbs anybody: by a stronger effect, or by one elsewhere. What is lowered as it moves never waits."""
     if not isinstance(action, Update) or not action.record.disrupts:
         return False
-    after = action.record
-    return after.taint.effect.rank > record.taint.effect.rank or after.target.place != record.target.place
+    before, after = record.taint.effect.rank, action.record.taint.effect.rank
+    return after > before or (after == before and action.record.target.place != record.target.place)
 
 
 def _age(record: Record) -> tuple[datetime, Key]:

@@ -108,6 +108,7 @@ class Judge:
         try:
             yield
             taken = True
+            self._orphaned |= {one for one in api.late if one.record.key == record.key}
         except RemediatorError:
             if not isinstance(action, Delete) and len(api.unanswered) > lost:
                 # Whichever of its writes it was, what was found for the whole stays found.
@@ -119,7 +120,6 @@ class Judge:
                 self.noted(self.cause)
             if taken and isinstance(action, Delete):
                 assert not api.copies(record.key)
-                self._orphaned |= {one for one in api.late if one.record.key == record.key}
             possible = taken or any(one.record.key == record.key for one in api.late)
             self._judge_budget(action, exposed, strongest, possible=possible, narrows=narrows)
 
@@ -282,7 +282,8 @@ class Judge:
         """Places where work is kept off, by us or the driver, or may be by a write whose answer was lost.
 
         What a move that was cut short has left where it came from is on its way out, and counts no more. Nor does a
-        move that has not come to be before its record was cleared: should it land, it is cleared again.
+        move that has not come to be before its record was written where it was, or cleared: should it land, that is
+        done again.
         """
         ours = {one.target.place for one in self.cluster.backend.records() if one.disrupts}
         late = [one for one in self.cluster.api.late if one.step != "delete" and one not in self._orphaned]

@@ -114,7 +114,7 @@ class DecisionMachine(RuleBasedStateMachine):
             views=self.views,
             writer=self.writer,
             clock=self.clock,
-            elapsed=lambda: 0.0,
+            elapsed=self.elapsed,
         )
         self.writer.judge, self.judge.budget = self.judge, budget
         self.judge.policy, self.judge.limits = self.policy, self.limits
@@ -127,6 +127,9 @@ class DecisionMachine(RuleBasedStateMachine):
 
     def clock(self) -> datetime:
         return self.cluster.now
+
+    def elapsed(self) -> float:
+        return self.cluster.now.timestamp()
 
     # Deciding and writing, as the product does
 
@@ -284,7 +287,8 @@ class DecisionMachine(RuleBasedStateMachine):
             after = action.record
             assert after.taint.effect.rank >= record.taint.effect.rank
             assert after.taint.effect.rank > record.taint.effect.rank or after.target.place != record.target.place
-            assert self.leveller._pacing.due(record.key, self.cluster.now) - self.cluster.now <= LONGEST
+            now = self.elapsed()
+            assert self.leveller._pacing.due(record.key, now) - now <= LONGEST
             return
         assert len(copies) == 1
         wanted, view = self.policy.effect_of(record.key.fault, record.target), self.views.of(record.key, node)
@@ -304,8 +308,23 @@ class DecisionMachine(RuleBasedStateMachine):
             assert not view.target.placed or target.place == view.target.place
         else:
             self.is_withheld(record, view, view.target if moves else target)
+        if record.state not in {State.RELEASED, State.OPTED_OUT}:
+            there = view.target if moves else target
+            most = self.policy.effect_of(record.key.fault, there)
+            assert (record.state is State.COVERED) == (0 < most.rank <= self.by_others(there))
         if record.state is not State.RELEASED:
             assert (record.state is State.OPTED_OUT) == node.opted_out
+
+    def by_others(self, target: AnyTarget) -> int:
+        """How strong others' taints of our key are on a device, or on its Node where that would be tainted."""
+        device = target.device if isinstance(target, NodeTarget) else target
+        effects = [
+            one.effect for one in self.cluster.taints().get(device.place, ()) if one.key == self.policy.taint_key
+        ]
+        if isinstance(target, NodeTarget):
+            foreign = self.cluster.foreign[target.node]
+            effects += [Effect.read(one["effect"]) for one in foreign if one["key"] == self.policy.taint_key]
+        return max((effect.rank for effect in effects), default=0)
 
     def is_withheld(self, record: Record, view: View, target: AnyTarget) -> None:
         """It has the weaker effect that it had, where it had it; from the Node to its device it goes all the same."""
