@@ -177,7 +177,7 @@ class Leveller:
 
 
 def _raises(record: Record, action: Levelling) -> bool:
-    """Whether it disturbs anybody: by a stronger effect, or by one elsewhere. What is lowered as it moves never waits."""
+    """Whether it disturbs anybody: by a stronger effect, or by the same elsewhere. What is lowered never waits."""
     if not isinstance(action, Update) or not action.record.disrupts:
         return False
     before, after = record.taint.effect.rank, action.record.taint.effect.rank
