@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -440,6 +441,7 @@ def test_ctrl_c_on_the_way_says_what_is_known(held: Held, control_plane: Control
         with terminal("--yes", f"--kubeconfig={proxy.kubeconfig('admin')}", command=COMMAND, width=200) as shown:
             wait_until(lambda: proxy.done[Trouble.HANG], timeout=20, what="the delete to be under way")
             held.admin.gone("DeviceTaintRule", gone)
+            wait_until(lambda: re.search(r"Removing[^\r\n]* 50%", shown.screen), timeout=20, what="it to know so too")
             shown.types("\x03")
             assert shown.ends() == 1
             assert "Removed: 1 DeviceTaintRule." in shown.screen
