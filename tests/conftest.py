@@ -52,8 +52,14 @@ class PlaneFactory(Protocol):
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what uses the stack's fixtures before tests are chosen by mark."""
     for item in items:
-        if not _FIXTURES.keys().isdisjoint(getattr(item, "fixturenames", ())):
+        if not _FIXTURES.keys().isdisjoint(_fixtures_of(item)):
             item.add_marker("stack")
+
+
+def _fixtures_of(item: pytest.Item) -> set[str]:
+    """Names of the fixtures it uses, those among them that a parameter chooses."""
+    chosen = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return {*getattr(item, "fixturenames", ()), *(name for name in chosen if isinstance(name, str))}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -62,7 +68,7 @@ def pytest_runtestloop(session: pytest.Session) -> None:
     marked = [item for item in session.items if item.get_closest_marker("stack")]
     if session.config.option.collectonly or not marked:
         return
-    used = {name for item in marked for name in getattr(item, "fixturenames", ())}
+    used = {name for item in marked for name in _fixtures_of(item)}
     needed = {*_MONITORING, *(program for name in used for program in _FIXTURES.get(name, ()))}
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
