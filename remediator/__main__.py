@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 _COLLECT_AFTER = 50_000
 """New container objects before the collector looks for cycles; the default of 700 looks several times a request."""
 
-UNINSTALL = "uninstall"
-"""The one command of a process that otherwise serves."""
-
 _LOG = logging.getLogger("remediator")
 
 
@@ -82,7 +79,7 @@ def _told(settings: Settings) -> dict[str, object]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the remediator, or the command that takes its objects away; returns the exit code."""
     arguments = sys.argv[1:] if argv is None else argv
-    if list(arguments[:1]) == [UNINSTALL]:
+    if list(arguments[:1]) == [settings_module.UNINSTALL]:
         # What it shows things with takes long to load, and is of no use to the service.
         from remediator.cli.uninstall_command import process  # noqa: PLC0415
 

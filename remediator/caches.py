@@ -7,7 +7,6 @@ Reads are answered from memory; a Node that memory does not know is read live be
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING, Any
 
 from remediator.backends.device_taint_rule import RecordCache
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
 
     from remediator.targets import AnyTarget
-
-_LOG = logging.getLogger(__name__)
 
 SLICES = f"{RESOURCE_API}/v1/resourceslices"
 CLAIMS = f"{RESOURCE_API}/v1/resourceclaims"
@@ -101,8 +98,8 @@ class Caches:
         self.peer_rules = PeerRules(on_change=on_change)
         self.foreign_rules = ForeignRules(driver)
         # All rules, as those of others taint too.
-        self._sorting = Sorting(self.records, self.foreign_rules, self.peer_rules)
-        self._rules = RulesServed(api, self._sorting, elapsed=elapsed, on_served=self._served_as)
+        sorting = Sorting(self.records, self.foreign_rules, self.peer_rules)
+        self._rules = RulesServed(api, sorting, elapsed=elapsed, on_served=self._served_as)
         self._without_slices: int | None = None
         self._nodes_unavailable: frozenset[Place] | None = None
         driver_only = {"fieldSelector": f"spec.driver={driver}"}

@@ -24,8 +24,14 @@ class _Resource(msgspec.Struct, frozen=True):
     name: str
 
 
-class _ResourceList(msgspec.Struct, frozen=True):
+class ResourceList(msgspec.Struct, frozen=True):
+    """What one version of an API group serves."""
+
     resources: list[_Resource] = []
+
+    def names(self) -> set[str]:
+        """Of the resources, subresources included."""
+        return {resource.name for resource in self.resources}
 
 
 class _GroupVersion(msgspec.Struct, frozen=True):
@@ -46,10 +52,9 @@ async def rule_version(api: Api) -> str:
     served = {version.version for version in group.versions}
     for version in RULE_VERSIONS:
         if version in served:
-            listed = await _discovery(api, f"{RESOURCE_API}/{version}", _ResourceList)
-            names = {resource.name for resource in listed.resources}
+            listed = await _discovery(api, f"{RESOURCE_API}/{version}", ResourceList)
             # Before 1.35 rules had no status, and knew no effect None.
-            if {_RULES, _STATUS if version == "v1alpha3" else _RULES} <= names:
+            if {_RULES, _STATUS if version == "v1alpha3" else _RULES} <= listed.names():
                 return version
     raise NotServedError(
         "discovering DeviceTaintRule: the API server serves no version of it; expected Kubernetes 1.37, or 1.36.3 "

@@ -69,7 +69,7 @@ def level(record: Record, view: View, *, firing: bool) -> Record:
     if Effect.NONE.rank < wanted.rank <= view.driver_effect(target).rank:
         return _lifted(record, view, State.COVERED, _COVERED)
     # What is kept off the Node is kept off its devices, so that a taint of the one may become one of the other.
-    disturbs_no_other = lies_in(target, record.target) and _is_of(record.taint, record, view)
+    disturbs_no_other = lies_in(target, record.target) and _is_taint_of_today(record, view)
     current = record.taint.effect if disturbs_no_other else Effect.NONE
     if wanted.rank > current.rank:
         stays = replace(record, target=target) if disturbs_no_other else record
@@ -92,9 +92,9 @@ def _target(record: Record, view: View, *, firing: bool) -> AnyTarget:
     return record.target if record.target.placed or away else view.target
 
 
-def _is_of(taint: Taint, record: Record, view: View) -> bool:
+def _is_taint_of_today(record: Record, view: View) -> bool:
     """Whether it is the very taint that its fault has here and now; who tolerates another one does not tolerate it."""
-    return (taint.key, taint.value) == (view.policy.taint_key, FAULTS[record.key.fault].value)
+    return record.taint == _taint(record, view, record.taint.effect)
 
 
 def _taint(record: Record, view: View, effect: Effect) -> Taint:

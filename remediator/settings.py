@@ -25,7 +25,8 @@ DESCRIPTION = (
     "What it has put into a cluster is taken away by the command uninstall: see neuron-remediator uninstall --help."
 )
 ENV_PREFIX = "NEURON_REMEDIATOR_"
-COMMANDS = ("uninstall",)
+UNINSTALL = "uninstall"
+COMMANDS = (UNINSTALL,)
 """What the process may be asked for instead of serving: `remediator.__main__` takes it when it comes first."""
 
 _LABEL_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")

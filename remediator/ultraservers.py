@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from exporter.service.logs import Seldom
+from remediator.discovery import ResourceList
 from remediator.errors import NotServedError, Refusal, RemediatorError, UnavailableError
 from remediator.listwatch import ListWatch
 
@@ -70,14 +71,6 @@ class _Group(msgspec.Struct, frozen=True):
 
 class _Groups(msgspec.Struct, frozen=True):
     groups: list[_Group] = []
-
-
-class _Resource(msgspec.Struct, frozen=True):
-    name: str
-
-
-class _Resources(msgspec.Struct, frozen=True):
-    resources: list[_Resource] = []
 
 
 class _Anything(msgspec.Struct, frozen=True):
@@ -157,8 +150,8 @@ class UltraServers:
         offered = {one.version for group in all_groups.groups if group.name == GROUP for one in group.versions}
         for version in VERSIONS:
             path = f"/apis/{GROUP}/{version}"
-            listed = await self._api.get(path, _Resources) if version in offered else None
-            if listed and any(resource.name == RESOURCE for resource in listed.resources):
+            listed = await self._api.get(path, ResourceList) if version in offered else None
+            if listed and RESOURCE in listed.names():
                 return f"{path}/{RESOURCE}" if await self._readable(f"{path}/{RESOURCE}") else ""
         return ""
 

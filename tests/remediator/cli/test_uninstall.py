@@ -12,7 +12,6 @@ import pytest
 from alerts.faults import FAULTS
 from exporter.service.flags import UsageError
 from remediator import settings
-from remediator.__main__ import UNINSTALL
 from remediator.cli.uninstall_command import run
 from remediator.lease_object import held as held_lease
 from remediator.lease_object import new as new_lease
@@ -393,7 +392,7 @@ def test_a_command_that_is_not_one_is_corrected(line: tuple[str, ...], hint: str
     with pytest.raises(UsageError) as caught:
         settings.read(line, {})
     assert caught.value.problems == (f"reading the command line: unknown argument {line[-1]!r}{hint}",)
-    assert settings.COMMANDS == (UNINSTALL,)
+    assert settings.COMMANDS == (settings.UNINSTALL,)
 
 
 def test_a_cluster_without_rules_is_cleared_too(
